@@ -1,0 +1,1 @@
+//! `#[derive(OutboxEvent)]`, re-exported by `outbox-diesel`.

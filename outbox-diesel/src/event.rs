@@ -1,0 +1,181 @@
+//! What an event is: [`OutboxEvent`], which `#[derive(OutboxEvent)]` implements.
+
+use std::borrow::Cow;
+
+/// A domain event that can be emitted.
+///
+/// Derive it; write it by hand only where names are not known at compile time. The methods say
+/// what the row in `outbox.events` will hold. They are called once per emit, before any SQL, so
+/// an error here leaves the caller's transaction as it was.
+///
+/// The trait is object safe, so events of several types go into one
+/// `conn.emit_all(&[&created as &dyn OutboxEvent, &paid])`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an outbox event",
+    label = "this type does not implement `OutboxEvent`",
+    note = "add `#[derive(serde::Serialize, outbox_diesel::OutboxEvent)]` to `{Self}`, and \
+            `#[outbox(aggregate = \"...\")]` with one field marked `#[outbox(aggregate_id)]`"
+)]
+pub trait OutboxEvent {
+    /// The kind of thing the event happened to, for example `order`. 1 to 255 bytes.
+    fn aggregate_type(&self) -> &str;
+
+    /// Which one of them. Events with equal aggregate type and id keep their order.
+    /// 1 to 255 bytes.
+    ///
+    /// # Errors
+    /// [`MissingAggregateId`] when an optional id is `None`: such an event would have no order.
+    fn aggregate_id(&self) -> Result<Cow<'_, str>, MissingAggregateId>;
+
+    /// What happened, for example `order.created`. 1 to 255 bytes.
+    fn event_type(&self) -> &str;
+
+    /// The version of the payload's shape, 1 or above. Default: 1.
+    fn event_version(&self) -> i16 {
+        1
+    }
+
+    /// Where the event is published. Default: the aggregate type. 1 to 255 bytes.
+    fn topic(&self) -> &str {
+        self.aggregate_type()
+    }
+
+    /// A second emit with an equal key, within the time that keys are kept (7 days by default),
+    /// is a duplicate and inserts nothing. Default: none. 1 to 255 bytes.
+    fn dedup_key(&self) -> Option<Cow<'_, str>> {
+        None
+    }
+
+    /// Adds headers, in order. Default: none.
+    fn headers(&self, headers: &mut Headers) {
+        let _ = headers;
+    }
+
+    /// Appends the payload, one JSON value, exactly as serde serialises the event.
+    ///
+    /// # Errors
+    /// What serde reports; emit wraps it.
+    fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error>;
+
+    /// Wraps the event so that it also carries this header; an equal name is replaced.
+    ///
+    /// ```ignore
+    /// # use outbox_diesel::OutboxEvent;
+    /// # #[derive(serde::Serialize, OutboxEvent)]
+    /// # #[outbox(aggregate = "order")]
+    /// # struct OrderCreated { #[outbox(aggregate_id)] id: i64 }
+    /// let event = OrderCreated { id: 7 }.with_header("tenant", "acme");
+    /// assert_eq!(event.event_type(), "order.created");
+    /// ```
+    fn with_header(self, name: impl Into<String>, value: impl Into<String>) -> WithHeader<Self>
+    where
+        Self: Sized,
+    {
+        WithHeader { event: self, name: name.into(), value: value.into() }
+    }
+}
+
+/// The aggregate id of an event is an `Option` and was `None`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the aggregate id field `{field}` is None; set it, or give the event an id that is always there"
+)]
+pub struct MissingAggregateId {
+    /// The field that holds the id.
+    pub field: &'static str,
+}
+
+/// Headers of one event: names and values are strings, order is kept, a name occurs once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Headers(Vec<(String, String)>);
+
+impl Headers {
+    /// Sets a header; an earlier value of the same name is replaced in its place.
+    pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
+        let (name, value) = (name.into(), value.into());
+        match self.0.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((name, value)),
+        }
+    }
+
+    /// The value of a header.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Names and values in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+}
+
+impl serde::Serialize for Headers {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+/// An event with one more header, made by [`OutboxEvent::with_header`].
+#[derive(Debug, Clone)]
+pub struct WithHeader<E> {
+    event: E,
+    name: String,
+    value: String,
+}
+
+impl<E: OutboxEvent> OutboxEvent for WithHeader<E> {
+    fn aggregate_type(&self) -> &str {
+        self.event.aggregate_type()
+    }
+    fn aggregate_id(&self) -> Result<Cow<'_, str>, MissingAggregateId> {
+        self.event.aggregate_id()
+    }
+    fn event_type(&self) -> &str {
+        self.event.event_type()
+    }
+    fn event_version(&self) -> i16 {
+        self.event.event_version()
+    }
+    fn topic(&self) -> &str {
+        self.event.topic()
+    }
+    fn dedup_key(&self) -> Option<Cow<'_, str>> {
+        self.event.dedup_key()
+    }
+    fn headers(&self, headers: &mut Headers) {
+        self.event.headers(headers);
+        headers.set(self.name.as_str(), self.value.as_str());
+    }
+    fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+        self.event.write_payload(json)
+    }
+}
+
+impl<E: OutboxEvent + ?Sized> OutboxEvent for &E {
+    fn aggregate_type(&self) -> &str {
+        (**self).aggregate_type()
+    }
+    fn aggregate_id(&self) -> Result<Cow<'_, str>, MissingAggregateId> {
+        (**self).aggregate_id()
+    }
+    fn event_type(&self) -> &str {
+        (**self).event_type()
+    }
+    fn event_version(&self) -> i16 {
+        (**self).event_version()
+    }
+    fn topic(&self) -> &str {
+        (**self).topic()
+    }
+    fn dedup_key(&self) -> Option<Cow<'_, str>> {
+        (**self).dedup_key()
+    }
+    fn headers(&self, headers: &mut Headers) {
+        (**self).headers(headers);
+    }
+    fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+        (**self).write_payload(json)
+    }
+}

@@ -1,0 +1,1 @@
+//! What all integration tests share: databases, writers and the oracle.

@@ -1,0 +1,1 @@
+//! Private servers for tests and the demo.

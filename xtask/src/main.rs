@@ -1,0 +1,3 @@
+//! `cargo xtask`: demo, test, check.
+
+fn main() {}
