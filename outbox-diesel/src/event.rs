@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 
+/// Default of [`OutboxEvent::payload_limit`]: 1 MiB. Brokers and consumers buffer whole events.
+pub const PAYLOAD_LIMIT: usize = 1024 * 1024;
+
 /// A domain event that can be emitted.
 ///
 /// Derive it; write it by hand only where names are not known at compile time. The methods say
@@ -49,6 +52,11 @@ pub trait OutboxEvent {
     /// Adds headers, in order. Default: none.
     fn headers(&self, headers: &mut Headers) {
         let _ = headers;
+    }
+
+    /// The largest payload that emit accepts, in bytes of JSON. Default: [`PAYLOAD_LIMIT`], 1 MiB.
+    fn payload_limit(&self) -> usize {
+        PAYLOAD_LIMIT
     }
 
     /// Appends the payload, one JSON value, exactly as serde serialises the event.
@@ -148,6 +156,9 @@ impl<E: OutboxEvent> OutboxEvent for WithHeader<E> {
         self.event.headers(headers);
         headers.set(self.name.as_str(), self.value.as_str());
     }
+    fn payload_limit(&self) -> usize {
+        self.event.payload_limit()
+    }
     fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
         self.event.write_payload(json)
     }
@@ -174,6 +185,9 @@ impl<E: OutboxEvent + ?Sized> OutboxEvent for &E {
     }
     fn headers(&self, headers: &mut Headers) {
         (**self).headers(headers);
+    }
+    fn payload_limit(&self) -> usize {
+        (**self).payload_limit()
     }
     fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
         (**self).write_payload(json)

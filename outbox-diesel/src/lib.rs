@@ -1,12 +1,24 @@
 //! Transactional outbox for diesel.
 
+#[cfg(feature = "emit")]
+pub mod emit;
+mod error;
 mod event;
 #[cfg(feature = "relay")]
 pub mod message;
+#[cfg(feature = "emit")]
+pub mod migrate;
 #[cfg(feature = "relay")]
 pub mod publish;
+#[cfg(feature = "emit")]
+mod statement;
 
-pub use event::{Headers, MissingAggregateId, OutboxEvent, WithHeader};
+#[cfg(feature = "async")]
+pub use emit::AsyncEmit;
+#[cfg(feature = "emit")]
+pub use emit::{Emit, Emitted};
+pub use error::{EmitError, TextProblem};
+pub use event::{Headers, MissingAggregateId, OutboxEvent, PAYLOAD_LIMIT, WithHeader};
 
 /// What the derive's expansion names. Not public API.
 #[doc(hidden)]

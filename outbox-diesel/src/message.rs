@@ -119,6 +119,7 @@ impl Chunk {
     }
 
     /// The events in order.
+    #[must_use]
     pub fn messages(&self) -> impl ExactSizeIterator<Item = Message<'_>> {
         self.entries.iter().map(|entry| Message { text: &self.text[entry.start..], entry })
     }

@@ -1,0 +1,2 @@
+-- Drops every event, delivered or not.
+DROP SCHEMA outbox CASCADE;

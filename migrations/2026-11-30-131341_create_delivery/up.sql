@@ -1,0 +1,138 @@
+-- Delivery: who has read how far, who may move it, and what failed.
+
+CREATE TABLE outbox.subscriptions (
+    name       text        NOT NULL,
+    generation bigint      NOT NULL DEFAULT 1,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT subscriptions_pkey PRIMARY KEY (name),
+    CONSTRAINT name_has_1_to_255_bytes CHECK (octet_length(name) BETWEEN 1 AND 255),
+    -- The broker's fence separates source, subscription and shard by colons.
+    CONSTRAINT name_has_no_colon CHECK (strpos(name, ':') = 0)
+);
+COMMENT ON TABLE outbox.subscriptions IS 'Named groups of relays: each has its own cursors and failures';
+COMMENT ON COLUMN outbox.subscriptions.generation IS 'First part of a position: raised whenever positions may repeat';
+
+CREATE TABLE outbox.topic_filters (
+    subscription text   NOT NULL,
+    from_tick    bigint NOT NULL,
+    topics       text[],
+    CONSTRAINT topic_filters_pkey PRIMARY KEY (subscription, from_tick),
+    CONSTRAINT topic_filters_belong_to_a_subscription FOREIGN KEY (subscription)
+        REFERENCES outbox.subscriptions (name) ON DELETE CASCADE,
+    CONSTRAINT topics_are_not_empty CHECK (cardinality(topics) > 0)
+);
+COMMENT ON TABLE outbox.topic_filters IS 'Which topics a subscription gets, from a tick on: the filter of a diff is chosen by its later tick';
+COMMENT ON COLUMN outbox.topic_filters.topics IS 'NULL: all of them';
+
+CREATE TABLE outbox.cursors (
+    subscription text        NOT NULL,
+    shard        smallint    NOT NULL,
+    tick         bigint      NOT NULL,
+    target       bigint,
+    seq          bigint      NOT NULL DEFAULT 0,
+    owner        uuid,
+    epoch        bigint      NOT NULL DEFAULT 0,
+    leased_until timestamptz NOT NULL DEFAULT '-infinity',
+    updated_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT cursors_pkey PRIMARY KEY (subscription, shard),
+    CONSTRAINT cursors_belong_to_a_subscription FOREIGN KEY (subscription)
+        REFERENCES outbox.subscriptions (name) ON DELETE CASCADE,
+    CONSTRAINT shard_is_0_to_15 CHECK (shard BETWEEN 0 AND 15),
+    CONSTRAINT target_lies_above_tick CHECK (target > tick)
+) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0);
+COMMENT ON TABLE outbox.cursors IS 'How far each shard of each subscription was delivered, and who may move it';
+COMMENT ON COLUMN outbox.cursors.tick IS 'All that is visible in this tick was delivered or parked';
+COMMENT ON COLUMN outbox.cursors.target IS 'The tick up to which the current diff reaches, where it steps over ticks; NULL: the next tick';
+COMMENT ON COLUMN outbox.cursors.seq IS 'Within the current diff, delivered or parked up to here';
+COMMENT ON COLUMN outbox.cursors.owner IS 'The relay that leases the shard';
+COMMENT ON COLUMN outbox.cursors.epoch IS 'Raised at every change of hands and after every unknown outcome: older calls are refused';
+COMMENT ON COLUMN outbox.cursors.leased_until IS 'By this server''s clock';
+
+CREATE TABLE outbox.relays (
+    id           uuid        NOT NULL,
+    subscription text        NOT NULL,
+    host         text        NOT NULL,
+    version      text        NOT NULL,
+    started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT relays_pkey PRIMARY KEY (id),
+    CONSTRAINT relays_belong_to_a_subscription FOREIGN KEY (subscription)
+        REFERENCES outbox.subscriptions (name) ON DELETE CASCADE
+) WITH (fillfactor = 50);
+COMMENT ON TABLE outbox.relays IS 'Live relay instances, for the fair share of shards';
+
+CREATE TABLE outbox.parked (
+    subscription    text        NOT NULL,
+    shard           smallint    NOT NULL,
+    tick            bigint      NOT NULL,
+    seq             bigint      NOT NULL,
+    id              uuid        NOT NULL,
+    topic           text        NOT NULL,
+    aggregate_type  text        NOT NULL,
+    aggregate_id    text        NOT NULL,
+    event_type      text        NOT NULL,
+    event_version   smallint    NOT NULL,
+    dedup_key       text,
+    payload         json        NOT NULL,
+    headers         json        NOT NULL,
+    created_at      timestamptz NOT NULL,
+    attempts        integer     NOT NULL DEFAULT 0,
+    next_attempt_at timestamptz,
+    error           text,
+    dead            boolean     NOT NULL DEFAULT false,
+    parked_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    updated_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT parked_pkey PRIMARY KEY (subscription, seq),
+    CONSTRAINT parked_events_belong_to_a_subscription FOREIGN KEY (subscription)
+        REFERENCES outbox.subscriptions (name) ON DELETE CASCADE,
+    CONSTRAINT dead_events_are_not_due CHECK (NOT dead OR next_attempt_at IS NULL)
+) WITH (autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0.05);
+COMMENT ON TABLE outbox.parked IS 'Events that failed, and those that wait behind them; all else of a subscription was delivered up to its cursors';
+COMMENT ON COLUMN outbox.parked.next_attempt_at IS 'When it is due. NULL while it waits behind an earlier event of its aggregate (held), and when dead';
+COMMENT ON COLUMN outbox.parked.error IS 'Why the last attempt failed';
+COMMENT ON COLUMN outbox.parked.dead IS 'Out of attempts: waits for an operator';
+CREATE INDEX parked_by_aggregate_idx ON outbox.parked (subscription, shard, aggregate_type, aggregate_id, tick, seq);
+CREATE INDEX parked_due_idx ON outbox.parked (subscription, shard, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
+CREATE INDEX parked_dead_idx ON outbox.parked (subscription, seq) WHERE dead;
+
+CREATE VIEW outbox.dead_letters AS
+    SELECT subscription, id AS event_id, topic, aggregate_type, aggregate_id, event_type, event_version,
+           payload, headers, created_at, attempts, error, parked_at, updated_at AS died_at, seq
+    FROM outbox.parked
+    WHERE dead
+    ORDER BY created_at, seq;
+COMMENT ON VIEW outbox.dead_letters IS 'Events that ran out of attempts';
+
+CREATE VIEW outbox.event_status AS
+    SELECT s.name AS subscription, e.seq, e.id AS event_id, e.topic, e.aggregate_type, e.aggregate_id,
+           e.event_type, e.event_version, e.payload, e.headers, e.created_at,
+           CASE
+               WHEN p.dead THEN 'dead'
+               WHEN p.seq IS NOT NULL AND EXISTS (
+                   SELECT FROM outbox.parked earlier
+                   WHERE earlier.subscription = p.subscription AND earlier.shard = p.shard
+                     AND earlier.aggregate_type = p.aggregate_type AND earlier.aggregate_id = p.aggregate_id
+                     AND (earlier.tick, earlier.seq) < (p.tick, p.seq)) THEN 'held'
+               WHEN p.seq IS NOT NULL THEN 'retrying'
+               WHEN e.seq <= m.seq_floor OR pg_visible_in_snapshot(e.xid, t.snapshot) THEN 'published'
+               ELSE 'pending'
+           END AS status,
+           coalesce(p.attempts, 0) AS attempts, p.next_attempt_at, p.error,
+           -- To the tick: the first one that sees the event.
+           (SELECT k.ticked_at FROM outbox.ticks k
+            WHERE k.xid > e.xid AND pg_visible_in_snapshot(e.xid, k.snapshot)
+            ORDER BY k.xid LIMIT 1) AS visible_since
+    FROM outbox.subscriptions s
+    CROSS JOIN outbox.meta m
+    CROSS JOIN outbox.events e
+    JOIN outbox.cursors c ON c.subscription = s.name AND c.shard = e.shard
+    JOIN outbox.ticks t ON t.tick = c.tick
+    LEFT JOIN outbox.parked p ON p.subscription = s.name AND p.seq = e.seq;
+COMMENT ON VIEW outbox.event_status IS 'One row per event and subscription: pending, published, retrying, held or dead. Events of a diff under way count as pending';
+
+INSERT INTO outbox.subscriptions (name) VALUES ('default');
+INSERT INTO outbox.topic_filters (subscription, from_tick, topics) VALUES ('default', 0, NULL);
+INSERT INTO outbox.cursors (subscription, shard, tick)
+SELECT 'default', shard, 0 FROM generate_series(0, 15) shard;
+
+INSERT INTO outbox.migrations (version, name) VALUES ('20261130131341', 'create_delivery');

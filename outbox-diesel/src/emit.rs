@@ -1,0 +1,226 @@
+//! Emit: inserts an event in the caller's transaction.
+//!
+//! [`Emit`] is for diesel's synchronous connections, [`AsyncEmit`] for diesel-async's; both cover
+//! pool guards. Import the one that fits the connection.
+
+mod insert;
+mod row;
+
+use diesel::connection::{LoadConnection, TransactionManager as _};
+use diesel::pg::Pg;
+use uuid::Uuid;
+
+use self::insert::{Columns, OneOf};
+use self::row::Row;
+use crate::error::EmitError;
+use crate::event::OutboxEvent;
+
+/// What became of an emit. Both mean that the event is in the outbox once the transaction commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Emitted {
+    /// The event was inserted under this id.
+    New(Uuid),
+    /// Nothing was inserted: this earlier event has the same dedup key.
+    Duplicate(Uuid),
+}
+
+impl Emitted {
+    /// The id under which the event is published.
+    #[must_use]
+    pub fn id(&self) -> Uuid {
+        match *self {
+            Self::New(id) | Self::Duplicate(id) => id,
+        }
+    }
+}
+
+/// Refused outside of a transaction block, harmless inside one. Tells a transaction that was begun
+/// by SQL, of which diesel knows nothing.
+const PROBE: &str = "SAVEPOINT outbox_probe; RELEASE SAVEPOINT outbox_probe";
+
+/// Emits events on synchronous connections: `PgConnection`, its pool guards and wrappers.
+pub trait Emit: LoadConnection<Backend = Pg> {
+    /// Emits one event in the current transaction.
+    ///
+    /// One statement, prepared once per connection. The event becomes visible to the relay when
+    /// the transaction commits, and never if it (or a savepoint around the emit) rolls back.
+    /// Emit after locking the aggregate (`SELECT … FOR UPDATE`, or the `UPDATE` itself), so that
+    /// events of one aggregate are published in the order of its changes.
+    ///
+    /// With a dedup key that another open transaction has just emitted, this waits for it to end.
+    ///
+    /// # Errors
+    /// See [`EmitError`]. Unless it is [`EmitError::Database`], the transaction is still usable.
+    fn emit<E: OutboxEvent + ?Sized>(&mut self, event: &E) -> Result<Emitted, EmitError> {
+        check_transaction(self)?;
+        let row = Row::new(event)?;
+        loop {
+            let inserted = match insert::one(&row) {
+                OneOf::Plain(insert) => self.execute_returning_count(&insert)?,
+                OneOf::Once(insert) => self.execute_returning_count(&insert)?,
+            };
+            let Some(key) = row.dedup_key.as_deref().filter(|_| inserted == 0) else {
+                return Ok(Emitted::New(row.id));
+            };
+            let claimed: Vec<(String, Uuid)> =
+                diesel::RunQueryDsl::load(insert::find_claimed(vec![key]), self)?;
+            // None: the key ran out of its time between the two statements, so try again.
+            if let Some((_, id)) = claimed.into_iter().next() {
+                return Ok(Emitted::Duplicate(id));
+            }
+        }
+    }
+
+    /// Emits events in slice order, in one statement whatever their number.
+    ///
+    /// The slice may hold several types: `&[&created as &dyn OutboxEvent, &paid]`.
+    ///
+    /// # Errors
+    /// As [`emit`](Self::emit). All are checked before any is sent.
+    fn emit_all<E: OutboxEvent>(&mut self, events: &[E]) -> Result<Vec<Emitted>, EmitError> {
+        check_transaction(self)?;
+        let columns = columns(events)?;
+        if columns.id.is_empty() {
+            return Ok(Vec::new());
+        }
+        let inserted = match insert::all(&columns) {
+            OneOf::Plain(insert) => self.execute_returning_count(&insert)?,
+            OneOf::Once(insert) => self.execute_returning_count(&insert)?,
+        };
+        if inserted == columns.id.len() {
+            return Ok(all_new(&columns));
+        }
+        let claimed = diesel::RunQueryDsl::load(insert::find_claimed(keys(&columns)), self)?;
+        Ok(merge(&columns, &claimed))
+    }
+}
+
+impl<C: LoadConnection<Backend = Pg>> Emit for C {}
+
+fn check_transaction<C: LoadConnection<Backend = Pg>>(conn: &mut C) -> Result<(), EmitError> {
+    let status = C::TransactionManager::transaction_manager_status_mut(conn);
+    if status.transaction_depth()?.is_none() && conn.batch_execute(PROBE).is_err() {
+        return Err(EmitError::NotInTransaction);
+    }
+    Ok(())
+}
+
+fn columns<E: OutboxEvent>(events: &[E]) -> Result<Columns, EmitError> {
+    let mut columns = Columns::default();
+    for event in events {
+        columns.push(Row::new(event)?);
+    }
+    Ok(columns)
+}
+
+fn all_new(columns: &Columns) -> Vec<Emitted> {
+    columns.id.iter().copied().map(Emitted::New).collect()
+}
+
+fn keys(columns: &Columns) -> Vec<&str> {
+    columns.dedup_key.iter().flatten().map(String::as_str).collect()
+}
+
+/// An event whose key is held by another event is a duplicate of it.
+fn merge(columns: &Columns, claimed: &[(String, Uuid)]) -> Vec<Emitted> {
+    let holder = |key: &str| claimed.iter().find(|(claimed, _)| claimed == key).map(|(_, id)| *id);
+    columns
+        .id
+        .iter()
+        .zip(&columns.dedup_key)
+        .map(|(&id, key)| match key.as_deref().and_then(holder) {
+            Some(other) if other != id => Emitted::Duplicate(other),
+            _ => Emitted::New(id),
+        })
+        .collect()
+}
+
+#[cfg(feature = "async")]
+mod asynchronous {
+    use diesel_async::{AsyncConnection, RunQueryDsl, TransactionManager};
+
+    use super::*;
+
+    /// Emits events on asynchronous connections: `AsyncPgConnection` and its pool guards.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe, like every statement of diesel-async: a dropped future may or may not have
+    /// inserted the event. Roll the transaction back, or drop the connection.
+    pub trait AsyncEmit: AsyncConnection<Backend = Pg> {
+        /// Emits one event in the current transaction; see [`Emit::emit`].
+        ///
+        /// The event is serialised before the future is made, so the future borrows only the
+        /// connection and is `Send` whatever the event is.
+        ///
+        /// # Errors
+        /// See [`EmitError`]. Unless it is [`EmitError::Database`], the transaction is still usable.
+        fn emit<'conn, E: OutboxEvent + ?Sized>(
+            &'conn mut self,
+            event: &E,
+        ) -> impl Future<Output = Result<Emitted, EmitError>> + Send + use<'conn, Self, E> {
+            let row = Row::new(event);
+            async move {
+                check_transaction_async(self).await?;
+                let row = row?;
+                loop {
+                    let inserted = match insert::one(&row) {
+                        OneOf::Plain(insert) => RunQueryDsl::execute(insert, self).await?,
+                        OneOf::Once(insert) => RunQueryDsl::execute(insert, self).await?,
+                    };
+                    let Some(key) = row.dedup_key.as_deref().filter(|_| inserted == 0) else {
+                        return Ok(Emitted::New(row.id));
+                    };
+                    let claimed: Vec<(String, Uuid)> =
+                        RunQueryDsl::load(insert::find_claimed(vec![key]), self).await?;
+                    if let Some((_, id)) = claimed.into_iter().next() {
+                        return Ok(Emitted::Duplicate(id));
+                    }
+                }
+            }
+        }
+
+        /// Emits events in slice order, in one statement whatever their number; see
+        /// [`Emit::emit_all`].
+        ///
+        /// # Errors
+        /// As [`emit`](Self::emit). All are checked before any is sent.
+        fn emit_all<'conn, E: OutboxEvent>(
+            &'conn mut self,
+            events: &[E],
+        ) -> impl Future<Output = Result<Vec<Emitted>, EmitError>> + Send + use<'conn, Self, E>
+        {
+            let columns = columns(events);
+            async move {
+                check_transaction_async(self).await?;
+                let columns = columns?;
+                if columns.id.is_empty() {
+                    return Ok(Vec::new());
+                }
+                let inserted = match insert::all(&columns) {
+                    OneOf::Plain(insert) => RunQueryDsl::execute(insert, self).await?,
+                    OneOf::Once(insert) => RunQueryDsl::execute(insert, self).await?,
+                };
+                if inserted == columns.id.len() {
+                    return Ok(all_new(&columns));
+                }
+                let claimed = RunQueryDsl::load(insert::find_claimed(keys(&columns)), self).await?;
+                Ok(merge(&columns, &claimed))
+            }
+        }
+    }
+
+    impl<C: AsyncConnection<Backend = Pg>> AsyncEmit for C {}
+
+    async fn check_transaction_async<C: AsyncConnection<Backend = Pg>>(
+        conn: &mut C,
+    ) -> Result<(), EmitError> {
+        let status = C::TransactionManager::transaction_manager_status_mut(conn);
+        if status.transaction_depth()?.is_none() && conn.batch_execute(PROBE).await.is_err() {
+            return Err(EmitError::NotInTransaction);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "async")]
+pub use asynchronous::AsyncEmit;
