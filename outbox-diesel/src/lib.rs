@@ -1,17 +1,23 @@
 //! Transactional outbox for diesel.
 
-#[cfg(feature = "emit")]
-pub mod emit;
 mod error;
+#[cfg(feature = "relay")]
+mod options;
 mod event;
+#[cfg(feature = "emit")]
+mod snapshot;
+#[cfg(feature = "emit")]
+mod statement;
+#[cfg(feature = "relay")]
+mod session;
 #[cfg(feature = "relay")]
 pub mod message;
+#[cfg(feature = "emit")]
+pub mod emit;
 #[cfg(feature = "emit")]
 pub mod migrate;
 #[cfg(feature = "relay")]
 pub mod publish;
-#[cfg(feature = "emit")]
-mod statement;
 
 #[cfg(feature = "async")]
 pub use emit::AsyncEmit;
