@@ -9,7 +9,8 @@ use diesel::query_builder::{QueryFragment, QueryId};
 use diesel::result::QueryResult;
 use diesel_async::methods::LoadQuery;
 use diesel_async::{AsyncConnectionCore, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
-use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt};
 
 use crate::statement::{Statement, Walk};
 
@@ -63,8 +64,10 @@ SET LOCAL jit = off; ";
 impl Session {
     /// Opens a connection through the pool's manager, outside of the pool: the application cannot
     /// starve the relay, nor the relay the application.
-    pub(crate) async fn open(pool: &Pool, timeout: Duration) -> Result<Self, SessionError> {
-        let conn = tokio::time::timeout(timeout, pool.dedicated_connection())
+    pub(crate) async fn open(pool: Pool, timeout: Duration) -> Result<Self, SessionError> {
+        // By value and boxed, or rustc cannot tell that the relay's future is Send.
+        let connect = async move { pool.dedicated_connection().await }.boxed();
+        let conn = tokio::time::timeout(timeout, connect)
             .await
             .map_err(|_| SessionError::Timeout(timeout))?
             .map_err(|error| SessionError::Connect(Box::new(error)))?;
@@ -88,82 +91,88 @@ impl Session {
         })
     }
 
+    // The futures are boxed: rustc cannot tell that an `async fn` over diesel's generic query
+    // futures is Send, and the relay is spawned.
+
     /// Runs a statement and returns its rows.
-    pub(crate) async fn load<Returns, Binds, U>(
-        &mut self,
+    pub(crate) fn load<'a, Returns, Binds, U>(
+        &'a mut self,
         mode: Mode,
         statement: Statement<Returns, Binds>,
-    ) -> Result<Vec<U>, SessionError>
+    ) -> BoxFuture<'a, Result<Vec<U>, SessionError>>
     where
-        U: Send,
-        Binds: Send,
-        Returns: Send,
-        Statement<Returns, Binds>: LoadQuery<'static, AsyncPgConnection, U> + 'static,
+        U: Send + 'a,
+        Binds: Send + 'static,
+        Returns: 'static,
+        Statement<Returns, Binds>: LoadQuery<'static, AsyncPgConnection, U> + Send + 'static,
     {
         let limit = self.timeout;
-        bounded(limit, async {
+        bounded(limit, async move {
             self.begin(mode).await?;
             let rows = RunQueryDsl::load(statement, &mut self.conn).await;
             self.end(rows).await
         })
-        .await
     }
 
-    /// Runs a statement, hands each row to `each` as it comes and returns the last verdict.
-    pub(crate) async fn stream<Returns, Binds>(
-        &mut self,
+    /// Runs a statement that reads and hands each row to `each` as it comes.
+    pub(crate) fn stream<'a, Returns, Binds>(
+        &'a mut self,
         statement: Statement<Returns, Binds>,
-        mut each: impl FnMut(Row) -> QueryResult<()> + Send,
-    ) -> Result<(), SessionError>
+        mut each: impl FnMut(Row) -> QueryResult<()> + Send + 'a,
+    ) -> BoxFuture<'a, Result<(), SessionError>>
     where
         Binds: Walk + Send + 'static,
-        Returns: Send + 'static,
+        Returns: 'static,
     {
         let limit = self.timeout;
-        bounded(limit, async {
+        bounded(limit, async move {
             self.begin(Mode::Read).await?;
-            let done = async {
-                let mut rows = AsyncConnectionCore::load(&mut self.conn, statement).await?;
-                while let Some(row) = rows.next().await {
-                    each(row?)?;
-                }
-                Ok(())
-            }
-            .await;
+            let done = match AsyncConnectionCore::load(&mut self.conn, statement).await {
+                Ok(mut rows) => loop {
+                    match rows.next().await {
+                        None => break Ok(()),
+                        Some(Err(error)) => break Err(error),
+                        Some(Ok(row)) => {
+                            if let Err(error) = each(row) {
+                                break Err(error);
+                            }
+                        }
+                    }
+                },
+                Err(error) => Err(error),
+            };
             self.end(done).await
         })
-        .await
-    }
-
-    /// Runs statements without binds and without results, as one message.
-    pub(crate) async fn batch(&mut self, sql: &str) -> Result<(), SessionError> {
-        let limit = self.timeout;
-        bounded(limit, async {
-            let done = self.conn.batch_execute(sql).await;
-            if done.is_err() {
-                self.conn.batch_execute("ROLLBACK").await.ok();
-            }
-            done
-        })
-        .await
     }
 
     /// Runs a statement and returns the number of rows it touched.
-    pub(crate) async fn execute<Q>(
+    pub(crate) fn execute<Q>(
         &mut self,
         mode: Mode,
         statement: Q,
-    ) -> Result<usize, SessionError>
+    ) -> BoxFuture<'_, Result<usize, SessionError>>
     where
         Q: QueryFragment<Pg> + QueryId + Send + 'static,
     {
         let limit = self.timeout;
-        bounded(limit, async {
+        bounded(limit, async move {
             self.begin(mode).await?;
             let count = RunQueryDsl::execute(statement, &mut self.conn).await;
             self.end(count).await
         })
-        .await
+    }
+
+    /// Runs statements without binds and without results, as one message.
+    pub(crate) fn batch<'a>(&'a mut self, sql: &'a str) -> BoxFuture<'a, Result<(), SessionError>> {
+        let limit = self.timeout;
+        bounded(limit, async move {
+            let done = self.conn.batch_execute(sql).await;
+            if done.is_err() {
+                // The first error counts; if this fails too, the connection is gone.
+                self.conn.batch_execute("ROLLBACK").await.ok();
+            }
+            done
+        })
     }
 
     async fn begin(&mut self, mode: Mode) -> QueryResult<()> {
@@ -187,12 +196,15 @@ impl Session {
 pub(crate) const DURABLE: &str = "\
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'; ";
 
-async fn bounded<T>(
+fn bounded<'a, T: Send + 'a>(
     limit: Duration,
-    work: impl Future<Output = QueryResult<T>>,
-) -> Result<T, SessionError> {
-    match tokio::time::timeout(limit, work).await {
-        Ok(result) => Ok(result?),
-        Err(_) => Err(SessionError::Timeout(limit)),
+    work: impl Future<Output = QueryResult<T>> + Send + 'a,
+) -> BoxFuture<'a, Result<T, SessionError>> {
+    async move {
+        match tokio::time::timeout(limit, work).await {
+            Ok(result) => Ok(result?),
+            Err(_) => Err(SessionError::Timeout(limit)),
+        }
     }
+    .boxed()
 }
