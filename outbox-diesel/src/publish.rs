@@ -1,9 +1,13 @@
 //! Publish: hands a [`Batch`] to a broker. [`Publisher`] is the one trait to implement for a new
 //! broker.
 
+mod closure;
+
 use std::future::Future;
 
 use uuid::Uuid;
+
+pub use self::closure::{OwnedMessage, PublishError, PublisherFn, publisher_fn};
 
 use crate::message::{Message, SHARDS};
 
