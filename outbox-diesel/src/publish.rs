@@ -2,6 +2,8 @@
 //! broker.
 
 mod closure;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 use std::future::Future;
 
