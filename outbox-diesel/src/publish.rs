@@ -2,6 +2,8 @@
 //! broker.
 
 mod closure;
+#[cfg(feature = "testing")]
+mod recording;
 #[cfg(feature = "redis")]
 pub mod redis;
 
@@ -10,6 +12,8 @@ use std::future::Future;
 use uuid::Uuid;
 
 pub use self::closure::{OwnedMessage, PublishError, PublisherFn, publisher_fn};
+#[cfg(feature = "testing")]
+pub use self::recording::{Recorded, RecordingPublisher};
 
 use crate::message::{Message, SHARDS};
 
