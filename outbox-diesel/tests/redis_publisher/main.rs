@@ -4,7 +4,10 @@
 
 mod contract;
 mod events;
+mod others;
+mod outage;
 mod server;
+mod wire;
 
 mod recording {
     use outbox_diesel::publish::RecordingPublisher;

@@ -12,7 +12,10 @@ for n = 1, #asked do
     writes[#writes + 1] = asked[n]
     writes[#writes + 1] = epoch
   else
-    local digits, position = string.match(stored[n], '^(%d+)(.*)$')
+    local digits, position = string.match(stored[n], '^(%d+)(:%d+:%d+:%d+:%d+)$')
+    if not digits then
+      digits, position = string.match(stored[n], '^(%d+)$'), ''
+    end
     -- A malformed field is the caller's to refuse: nothing of it is changed.
     if digits and tonumber(digits) <= tonumber(epoch) then
       writes[#writes + 1] = asked[n]

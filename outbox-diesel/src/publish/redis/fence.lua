@@ -29,9 +29,10 @@ for n = 1, shards do
   local shard = order[n]
   last[shard] = -1
   if stored[n] then
-    local e, g, t, m, s = string.match(stored[n], '^(%d+):?(%d*):?(%d*):?(%d*):?(%d*)$')
+    local e, g, t, m, s = string.match(stored[n], '^(%d+):(%d+):(%d+):(%d+):(%d+)$')
+    e = e or string.match(stored[n], '^(%d+)$')
     e, g, t, m, s = tonumber(e), tonumber(g), tonumber(t), tonumber(m), tonumber(s)
-    if not e or (g and not s) then
+    if not e then
       return { 0, '', 'ERR field ' .. asked[n] .. ' is malformed' }
     end
     if e > epochs[n] or (g and g > generation) then

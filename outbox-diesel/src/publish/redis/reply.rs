@@ -89,6 +89,10 @@ pub(super) fn stored(field: &Value) -> Option<(i64, Option<StoredPosition>)> {
     }
     let mut numbers = Vec::with_capacity(5);
     for number in text(field)?.split(':') {
+        // As the scripts' `%d+`: no sign.
+        if !number.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
         numbers.push(number.parse().ok()?);
     }
     match numbers[..] {
@@ -186,7 +190,7 @@ mod tests {
         assert_eq!(field("7:2:9007199254740991:4:5"), Some((7, Some(position))));
         assert_eq!(field("7"), Some((7, None)));
         assert_eq!(stored(&Value::Nil), Some((0, None)));
-        for malformed in ["", "x", "7:1", "7:1:2:3:4:5", "7:1:2:3:x"] {
+        for malformed in ["", "x", "-7", "+7", "7:1", "7:1:2:3:4:5", "7:1:2:3:x", "7::::"] {
             assert_eq!(field(malformed), None, "{malformed}");
         }
     }
