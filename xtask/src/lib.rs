@@ -28,6 +28,8 @@ pub mod postgres;
 mod process;
 pub mod programs;
 pub mod redis;
+mod watchdog;
 
 pub use directory::clean_leftovers;
 pub use error::ServerError;
+pub use watchdog::Watchdog;

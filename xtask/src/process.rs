@@ -11,10 +11,7 @@ use nix::sys::signal::{Signal, kill};
 
 use crate::directory::{ServerDirectory, pid};
 use crate::error::ServerError;
-
-/// Waits until its input closes, which happens when the process that holds the other end dies in
-/// whatever way, then ends the server.
-const WATCHDOG: &str = r#"trap '' HUP INT TERM; read -r _; kill -s "$2" "$1""#;
+use crate::watchdog::Watchdog;
 
 /// How long a server gets to become ready. Crash recovery is part of it.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -24,7 +21,8 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Running {
     program: &'static str,
     server: Child,
-    watchdog: Child,
+    /// Called off after `drop` has ended the server, so that it is never without one.
+    _watchdog: Watchdog,
     /// Ends it at once, whatever it is doing.
     end: Signal,
     log: PathBuf,
@@ -52,9 +50,12 @@ impl Running {
             .stderr(errors)
             .spawn()
             .map_err(ServerError::io(format!("start {program}")))?;
-        let watched = directory.record(server.id(), end).and_then(|()| watch(server.id(), end));
+        let watched = directory.record(server.id(), end).and_then(|()| {
+            Watchdog::of_process(server.id(), end)
+                .map_err(ServerError::io("start the server's watchdog"))
+        });
         match watched {
-            Ok(watchdog) => Ok(Self { program, server, watchdog, end, log }),
+            Ok(watchdog) => Ok(Self { program, server, _watchdog: watchdog, end, log }),
             Err(error) => {
                 let _ = server.kill();
                 let _ = server.wait();
@@ -128,22 +129,7 @@ impl Drop for Running {
         }
         let _ = self.server.kill();
         let _ = self.server.wait();
-        // After the server: in between, our own death must not leave it without a watchdog.
-        let _ = self.watchdog.kill();
-        let _ = self.watchdog.wait();
     }
-}
-
-fn watch(server: u32, end: Signal) -> Result<Child, ServerError> {
-    let name = end.as_str().trim_start_matches("SIG");
-    Command::new("sh")
-        .args(["-c", WATCHDOG, "watchdog", &server.to_string(), name])
-        .process_group(0)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(ServerError::io("start the server's watchdog"))
 }
 
 /// Runs a command that ends by itself, such as `initdb`.

@@ -97,6 +97,9 @@ fn postgres_in(bin: PathBuf) -> Option<PostgresPrograms> {
     if !is_program(&bin.join("initdb")) || !is_program(&bin.join("postgres")) {
         return None;
     }
+    // What is in PATH is often a link, and the other programs lie where it leads.
+    let real = fs::canonicalize(bin.join("postgres")).ok()?;
+    let bin = real.parent().filter(|real| is_program(&real.join("initdb"))).map_or(bin, Into::into);
     let output = Command::new(bin.join("postgres")).arg("--version").output().ok()?;
     let version = major_version(&String::from_utf8(output.stdout).ok()?)?;
     (version >= OLDEST_POSTGRES).then_some(PostgresPrograms { bin, version })

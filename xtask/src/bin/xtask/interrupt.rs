@@ -1,6 +1,6 @@
 //! Ctrl-C: whoever uses the servers ends first, then the servers, then we.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use xtask::Watchdog;
 
 /// A signal asked us to end.
 static HAPPENED: AtomicBool = AtomicBool::new(false);
@@ -24,8 +25,9 @@ pub(crate) fn listen() {
         if HAPPENED.swap(true, Ordering::SeqCst) {
             std::process::exit(130);
         }
-        eprintln!("interrupted: ending the command, then the servers");
         signal(Signal::SIGINT);
+        // Not `eprintln`, which panics if the reader of our output is gone: it got the signal too.
+        let _ = writeln!(io::stderr(), "interrupted: ending the command, then the servers");
     })
     .expect("this is the only handler");
 }
@@ -36,9 +38,10 @@ pub(crate) fn happened() -> bool {
 }
 
 /// Runs a command to its end in a process group of its own, so that a signal to this process alone
-/// reaches all of it.
+/// reaches all of it, and so does the death of this process.
 pub(crate) fn run(command: &mut Command) -> io::Result<ExitStatus> {
     let mut child = command.process_group(0).stdin(Stdio::null()).spawn()?;
+    let _watchdog = Watchdog::of_group(child.id(), Signal::SIGKILL)?;
     let group = Pid::from_raw(child.id().try_into().expect("pids are positive 32-bit numbers"));
     *lock() = Some(group);
     if happened() {

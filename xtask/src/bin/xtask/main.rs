@@ -33,6 +33,10 @@ fn main() -> ExitCode {
         print_causes(error.as_ref());
         ExitCode::FAILURE
     });
+    // Test binaries that a signal ended have left their servers' data.
+    if let Err(error) = xtask::clean_leftovers() {
+        eprintln!("error: {error}");
+    }
     // Here and not in the signal's handler: by now every server has ended.
     if interrupt::happened() { ExitCode::from(130) } else { code }
 }
