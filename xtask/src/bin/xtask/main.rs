@@ -1,5 +1,6 @@
 //! `cargo xtask`: the demo, the tests and the checks, with everything they need.
 
+mod check;
 mod demo;
 mod interrupt;
 mod servers;
@@ -19,6 +20,8 @@ enum Task {
     Test(test::Arguments),
     /// Runs the demo: orders go from a business transaction to Redis Streams.
     Demo(demo::Arguments),
+    /// Checks format, lints, docs, schema, SQL, packages, features and licences.
+    Check(check::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -27,6 +30,7 @@ fn main() -> ExitCode {
     let outcome = match task {
         Task::Test(arguments) => test::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
+        Task::Check(arguments) => check::run(&arguments),
     };
     let code = outcome.unwrap_or_else(|error| {
         eprintln!("error: {error}");

@@ -70,6 +70,6 @@ pub(crate) fn prepare_outage_tests(permission: Permission) {
 }
 
 /// The value of a variable, unless it is empty, as scripts set it to mean "none".
-fn given(variable: &str) -> Option<String> {
+pub(crate) fn given(variable: &str) -> Option<String> {
     env::var(variable).ok().filter(|value| !value.is_empty())
 }
