@@ -14,6 +14,12 @@ const HEADER: &str = "\
 //! Schema: the tables of `outbox`, as the migrations leave them.
 //!
 //! Written by `cargo xtask check --bless schema`; partitions are left out.
+#![allow(
+    unreachable_pub,
+    clippy::doc_markdown,
+    clippy::wildcard_imports,
+    reason = \"printed: the words are the comments in the database, the shape is diesel's\"
+)]
 ";
 
 /// PostgreSQL's name, diesel's name.
