@@ -1,0 +1,29 @@
+//! Who takes less compiles less: what each set of features must not pull in.
+
+use super::cargo::output;
+use super::{Context, Verdict};
+
+/// For sets of features: the packages that must not be among the dependencies.
+const RULES: &[(&[&str], &[&str])] = &[
+    // Who uses async connections only needs no libpq on the machine.
+    (&["--features", "relay,redis"], &["pq-sys", "mysqlclient-sys", "libsqlite3-sys"]),
+    // Who only defines events compiles no database, no relay and no broker.
+    (
+        &["--no-default-features"],
+        &["diesel", "diesel-async", "tokio-postgres", "bb8", "tokio", "redis"],
+    ),
+];
+
+/// Asks cargo for the dependencies of each set.
+pub(crate) fn check(context: &Context) -> Verdict {
+    for (features, forbidden) in RULES {
+        let tree = ["tree", "--package", "outbox-diesel", "--edges", "normal", "--prefix", "none"];
+        let tree = output(context, &[&tree, *features].concat())?;
+        for package in tree.lines().filter_map(|line| line.split(' ').next()) {
+            if forbidden.contains(&package) {
+                return Err(format!("outbox-diesel {} needs {package}", features.join(" ")).into());
+            }
+        }
+    }
+    Ok(())
+}
