@@ -1,1 +1,3 @@
 //! Integration tests, one file per stage.
+
+mod database;
