@@ -37,6 +37,9 @@ impl Emitted {
 /// Refused outside of a transaction block, harmless inside one. Tells a transaction that was begun
 /// by SQL, of which diesel knows nothing.
 const PROBE: &str = "SAVEPOINT outbox_probe; RELEASE SAVEPOINT outbox_probe";
+/// Refused in an aborted transaction and on a lost connection: reasons for which the probe can fail
+/// inside a transaction too, and diesel tells no error codes.
+const IS_USABLE: &str = "SELECT 1";
 
 /// Emits events on synchronous connections: `PgConnection`, its pool guards and wrappers.
 pub trait Emit: LoadConnection<Backend = Pg> {
@@ -100,6 +103,7 @@ impl<C: LoadConnection<Backend = Pg>> Emit for C {}
 fn check_transaction<C: LoadConnection<Backend = Pg>>(conn: &mut C) -> Result<(), EmitError> {
     let status = C::TransactionManager::transaction_manager_status_mut(conn);
     if status.transaction_depth()?.is_none() && conn.batch_execute(PROBE).is_err() {
+        conn.batch_execute(IS_USABLE)?;
         return Err(EmitError::NotInTransaction);
     }
     Ok(())
@@ -216,6 +220,7 @@ mod asynchronous {
     ) -> Result<(), EmitError> {
         let status = C::TransactionManager::transaction_manager_status_mut(conn);
         if status.transaction_depth()?.is_none() && conn.batch_execute(PROBE).await.is_err() {
+            conn.batch_execute(IS_USABLE).await?;
             return Err(EmitError::NotInTransaction);
         }
         Ok(())

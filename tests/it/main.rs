@@ -1,3 +1,4 @@
 //! Integration tests, one file per stage.
 
 mod database;
+mod emit_transaction;

@@ -100,6 +100,12 @@ impl TestDatabase {
     pub fn value<T: Scalar>(&self, query: &str) -> T {
         value(&mut self.sync(), query)
     }
+
+    /// The aggregate ids of all committed events, in the order of emit.
+    #[must_use]
+    pub fn emitted(&self) -> Vec<String> {
+        self.value("SELECT ARRAY(SELECT aggregate_id FROM outbox.events ORDER BY seq)")
+    }
 }
 
 impl Default for TestDatabase {
