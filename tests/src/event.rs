@@ -1,6 +1,7 @@
 //! [`TestEvent`]: an event of which everything can be said.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 
 use outbox_diesel::{Headers, MissingAggregateId, OutboxEvent, PAYLOAD_LIMIT};
 
@@ -32,7 +33,7 @@ macro_rules! setters {
 impl TestEvent {
     /// `order.created` of the order with this id, with the payload `{}`.
     #[must_use]
-    pub fn new(aggregate_id: impl ToString) -> Self {
+    pub fn new(aggregate_id: impl Display) -> Self {
         Self {
             aggregate_type: "order".to_owned(),
             aggregate_id: Some(aggregate_id.to_string()),
