@@ -1,0 +1,53 @@
+//! `cargo xtask`: the demo, the tests and the checks, with everything they need.
+
+mod demo;
+mod interrupt;
+mod servers;
+mod stage;
+mod test;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// What can be run.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Runs the demo, the tests and the checks")]
+enum Task {
+    /// Runs every test. Takes `DATABASE_URL` and `REDIS_URL` if set, else private servers.
+    Test(test::Arguments),
+    /// Runs the demo: orders go from a business transaction to Redis Streams.
+    Demo(demo::Arguments),
+}
+
+fn main() -> ExitCode {
+    let task = Task::parse();
+    interrupt::listen();
+    let outcome = match task {
+        Task::Test(arguments) => test::run(&arguments),
+        Task::Demo(arguments) => demo::run(&arguments),
+    };
+    let code = outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        print_causes(error.as_ref());
+        ExitCode::FAILURE
+    });
+    // Test binaries that a signal ended have left their servers' data.
+    if let Err(error) = xtask::clean_leftovers() {
+        eprintln!("error: {error}");
+    }
+    // Here and not in the signal's handler: by now every server has ended.
+    if interrupt::happened() { ExitCode::from(130) } else { code }
+}
+
+fn print_causes(error: &dyn Error) {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        eprintln!("  because: {error}");
+        cause = error.source();
+    }
+}
+
+/// What a task ends with: an exit code of its own, or an error to print.
+type Outcome = Result<ExitCode, Box<dyn Error>>;

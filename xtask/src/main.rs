@@ -1,3 +1,0 @@
-//! `cargo xtask`: demo, test, check.
-
-fn main() {}

@@ -1,0 +1,158 @@
+//! Where the server programs are.
+//!
+//! `PATH` first, then where Debian, Red Hat and Homebrew put what they keep out of it. Each search
+//! can be overruled by a variable.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The oldest PostgreSQL whose snapshots (`pg_snapshot`, `xid8`) and features suffice.
+pub const OLDEST_POSTGRES: u32 = 14;
+
+/// Overrules the search for PostgreSQL: a directory with `postgres` and `initdb`.
+pub const POSTGRES_BIN: &str = "POSTGRES_BIN";
+/// Overrules the search for Redis or Valkey: the server program.
+pub const REDIS_SERVER: &str = "REDIS_SERVER";
+/// Overrules the search for PgBouncer: the program.
+pub const PGBOUNCER: &str = "PGBOUNCER";
+
+/// Directories that are often not in `PATH`; a `*` stands for anything within one name.
+const POSTGRES_PLACES: &[&str] = &[
+    "/usr/lib/postgresql/*/bin",
+    "/usr/pgsql-*/bin",
+    "/usr/libexec/postgresql*",
+    "/opt/homebrew/opt/postgresql*/bin",
+    "/usr/local/opt/postgresql*/bin",
+];
+const OTHER_PLACES: &[&str] = &["/usr/sbin", "/sbin", "/opt/homebrew/bin", "/usr/local/bin"];
+
+/// One installation of PostgreSQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PostgresPrograms {
+    bin: PathBuf,
+    version: u32,
+}
+
+impl PostgresPrograms {
+    /// The path of one of its programs, such as `initdb`. It may not exist: clients are packages
+    /// of their own on some systems.
+    #[must_use]
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.bin.join(name)
+    }
+
+    /// The major version, at least [`OLDEST_POSTGRES`].
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+}
+
+/// The PostgreSQL of [`POSTGRES_BIN`], else that of `PATH`, else the newest one installed.
+#[must_use]
+pub fn find_postgres() -> Option<PostgresPrograms> {
+    if let Some(bin) = env::var_os(POSTGRES_BIN) {
+        return postgres_in(bin.into());
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).find_map(postgres_in).or_else(|| {
+        POSTGRES_PLACES
+            .iter()
+            .flat_map(|place| expand(place))
+            .filter_map(postgres_in)
+            .max_by_key(|found| found.version)
+    })
+}
+
+/// `redis-server` or `valkey-server`.
+#[must_use]
+pub fn find_redis() -> Option<PathBuf> {
+    find(REDIS_SERVER, &["redis-server", "valkey-server"])
+}
+
+/// `pgbouncer`.
+#[must_use]
+pub fn find_pgbouncer() -> Option<PathBuf> {
+    find(PGBOUNCER, &["pgbouncer"])
+}
+
+fn find(overrule: &str, names: &[&str]) -> Option<PathBuf> {
+    if let Some(program) = env::var_os(overrule).map(PathBuf::from) {
+        return is_program(&program).then_some(program);
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let places: Vec<_> =
+        env::split_paths(&path).chain(OTHER_PLACES.iter().map(PathBuf::from)).collect();
+    names
+        .iter()
+        .flat_map(|name| places.iter().map(move |place| place.join(name)))
+        .find(|program| is_program(program))
+}
+
+fn postgres_in(bin: PathBuf) -> Option<PostgresPrograms> {
+    if !is_program(&bin.join("initdb")) || !is_program(&bin.join("postgres")) {
+        return None;
+    }
+    // What is in PATH is often a link, and the other programs lie where it leads.
+    let real = fs::canonicalize(bin.join("postgres")).ok()?;
+    let bin = real.parent().filter(|real| is_program(&real.join("initdb"))).map_or(bin, Into::into);
+    let output = Command::new(bin.join("postgres")).arg("--version").output().ok()?;
+    let version = major_version(&String::from_utf8(output.stdout).ok()?)?;
+    (version >= OLDEST_POSTGRES).then_some(PostgresPrograms { bin, version })
+}
+
+/// `postgres (PostgreSQL) 15.4 (Debian …)`, `postgres (PostgreSQL) 18beta1`.
+fn major_version(text: &str) -> Option<u32> {
+    let version = text.split_whitespace().nth(2)?;
+    version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+fn expand(pattern: &str) -> Vec<PathBuf> {
+    let parts = Path::new(pattern).iter();
+    parts.fold(vec![PathBuf::new()], |found, part| match part.to_str().unwrap().split_once('*') {
+        None => found.into_iter().map(|path| path.join(part)).collect(),
+        Some((head, tail)) => found
+            .iter()
+            .filter_map(|path| fs::read_dir(path).ok())
+            .flat_map(|entries| entries.filter_map(Result::ok))
+            .filter(|entry| matches(&entry.file_name(), head, tail))
+            .map(|entry| entry.path())
+            .collect(),
+    })
+}
+
+fn matches(name: &OsStr, head: &str, tail: &str) -> bool {
+    name.to_str().is_some_and(|name| {
+        name.len() >= head.len() + tail.len() && name.starts_with(head) && name.ends_with(tail)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{expand, major_version};
+
+    #[test]
+    fn the_major_version_is_read_from_releases_and_betas() {
+        assert_eq!(major_version("postgres (PostgreSQL) 15.4 (Debian 15.4-1)\n"), Some(15));
+        assert_eq!(major_version("postgres (PostgreSQL) 18beta1"), Some(18));
+        assert_eq!(major_version("no version"), None);
+    }
+
+    #[test]
+    fn a_star_stands_for_part_of_one_name() {
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/s*/lib.rs");
+        assert_eq!(
+            expand(manifest),
+            [concat!(env!("CARGO_MANIFEST_DIR"), "/src/lib.rs")].map(std::path::PathBuf::from)
+        );
+        assert!(expand("/nowhere/*/bin").is_empty());
+    }
+}
