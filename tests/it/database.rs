@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use diesel_async::SimpleAsyncConnection as _;
-use outbox_tests::{TestDatabase, eventually};
+use outbox_tests::{TestDatabase, TestRedis, eventually};
 
 #[test]
 fn each_test_owns_a_database_with_the_schema() {
@@ -44,4 +44,18 @@ async fn eventually_returns_the_first_answer() {
 #[should_panic(expected = "database.rs")]
 async fn eventually_names_the_line_that_waited_in_vain() {
     eventually(Duration::ZERO, async || None::<()>).await;
+}
+
+#[tokio::test]
+async fn tests_on_one_redis_do_not_see_each_others_keys() {
+    use redis::AsyncCommands as _;
+
+    let (one, other) = (TestRedis::new(), TestRedis::new());
+    let mut conn = one.connect().await;
+    let (key, others) = (format!("{}a", one.prefix()), format!("{}a", other.prefix()));
+    let _: () = conn.set(&key, 1).await.unwrap();
+    assert!(!conn.exists::<_, bool>(&others).await.unwrap());
+    let mut conn = other.connect().await;
+    drop(one);
+    assert!(!conn.exists::<_, bool>(&key).await.unwrap());
 }

@@ -13,6 +13,7 @@ use diesel_async::{AsyncConnection as _, AsyncPgConnection};
 use outbox_diesel::migrate;
 use url::Url;
 use uuid::Uuid;
+use xtask::postgres::{Durability, Options, Postgres};
 
 /// Serialises the making of templates; random.
 const TEMPLATE_LOCK: i64 = 4_811_376_250_917_733_029;
@@ -20,6 +21,7 @@ const TEMPLATE_LOCK: i64 = 4_811_376_250_917_733_029;
 /// A database that is dropped, whoever is still connected, when the value is.
 #[derive(Debug)]
 pub struct TestDatabase {
+    server: Url,
     name: String,
 }
 
@@ -27,23 +29,32 @@ impl TestDatabase {
     /// A database with the schema `outbox`, cloned from a template.
     #[must_use]
     pub fn new() -> Self {
-        Self::clone_of(template())
+        Self::on(shared_server())
+    }
+
+    /// The same on a server of the test's own, which it may kill.
+    #[must_use]
+    pub fn on(server: &str) -> Self {
+        let server = parse(server);
+        let template = template(&server);
+        Self::clone_of(server, &template)
     }
 
     /// A database without the schema `outbox`.
     #[must_use]
     pub fn empty() -> Self {
-        Self::clone_of("template0")
+        Self::clone_of(parse(shared_server()), "template0")
     }
 
-    fn clone_of(template: &str) -> Self {
+    fn clone_of(server: Url, template: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("outbox_test_{}_{n}", std::process::id());
+        let mut conn = establish(server.as_str());
         // A killed process of this id may have left its databases behind.
-        drop_database(&name);
-        run(&mut server(), &format!("CREATE DATABASE {name} TEMPLATE {template}"));
-        Self { name }
+        run(&mut conn, &drop_if_exists(&name));
+        run(&mut conn, &format!("CREATE DATABASE {name} TEMPLATE {template}"));
+        Self { server, name }
     }
 
     /// The database's name.
@@ -55,14 +66,14 @@ impl TestDatabase {
     /// Where it is, for the role that tests run as: a superuser.
     #[must_use]
     pub fn url(&self) -> String {
-        url_of(&self.name).into()
+        at(&self.server, &self.name).into()
     }
 
     /// Where it is, for another role (made with [`sql`](Self::sql); roles belong to the server, so
     /// name them after [`name`](Self::name)).
     #[must_use]
     pub fn url_as(&self, role: &str) -> String {
-        let mut url = url_of(&self.name);
+        let mut url = at(&self.server, &self.name);
         url.set_username(role).expect("a server's URL takes a user");
         url.into()
     }
@@ -117,7 +128,7 @@ impl Default for TestDatabase {
 impl Drop for TestDatabase {
     fn drop(&mut self) {
         // Quietly: a panic in here would hide the one that the test ended with.
-        if let Ok(mut server) = PgConnection::establish(server_url().as_str()) {
+        if let Ok(mut server) = PgConnection::establish(self.server.as_str()) {
             server.batch_execute(&drop_if_exists(&self.name)).ok();
         }
     }
@@ -153,33 +164,55 @@ fn value<T: Scalar>(conn: &mut PgConnection, query: &str) -> T {
     T::of(query, conn).unwrap_or_else(|error| panic!("{query}: {error}"))
 }
 
-/// The migrated database that the others are cloned from. It stays on the server for the next
+/// The migrated database of a server that the others are cloned from. It stays there for the next
 /// process; other migrations have another one.
-fn template() -> &'static str {
-    static TEMPLATE: OnceLock<String> = OnceLock::new();
-    TEMPLATE.get_or_init(|| {
-        let mut hasher = DefaultHasher::new();
-        for migration in migrate::MIGRATIONS {
-            (migration.version, migration.up).hash(&mut hasher);
-        }
-        let name = format!("outbox_template_{:016x}", hasher.finish());
-        let mut server = server();
-        run(&mut server, &format!("SELECT pg_advisory_lock({TEMPLATE_LOCK})"));
-        let known = format!("SELECT EXISTS (SELECT FROM pg_database WHERE datname = '{name}')");
-        if !value::<bool>(&mut server, &known) {
+fn template(server: &Url) -> String {
+    let mut hasher = DefaultHasher::new();
+    for migration in migrate::MIGRATIONS {
+        (migration.version, migration.up).hash(&mut hasher);
+    }
+    let name = format!("outbox_template_{:016x}", hasher.finish());
+    let known = format!("SELECT EXISTS (SELECT FROM pg_database WHERE datname = '{name}')");
+    let mut conn = establish(server.as_str());
+    if !value::<bool>(&mut conn, &known) {
+        run(&mut conn, &format!("SELECT pg_advisory_lock({TEMPLATE_LOCK})"));
+        // Whoever had the lock before may have made it.
+        if !value::<bool>(&mut conn, &known) {
             // Under another name until it is complete.
             let draft = format!("{name}_draft");
-            drop_database(&draft);
-            run(&mut server, &format!("CREATE DATABASE {draft} TEMPLATE template0"));
-            migrate::run(&mut establish(url_of(&draft).as_str())).expect("the migrations run");
-            run(&mut server, &format!("ALTER DATABASE {draft} RENAME TO {name}"));
+            run(&mut conn, &drop_if_exists(&draft));
+            run(&mut conn, &format!("CREATE DATABASE {draft} TEMPLATE template0"));
+            migrate::run(&mut establish(at(server, &draft).as_str())).expect("the migrations run");
+            run(&mut conn, &format!("ALTER DATABASE {draft} RENAME TO {name}"));
         }
-        name
+    }
+    name
+}
+
+/// The server of `DATABASE_URL`, as under `cargo xtask test`, or else a private one that ends with
+/// this process.
+fn shared_server() -> &'static str {
+    static URL: OnceLock<String> = OnceLock::new();
+    static PRIVATE: OnceLock<Postgres> = OnceLock::new();
+    URL.get_or_init(|| {
+        env::var("DATABASE_URL").unwrap_or_else(|_| {
+            let start = || {
+                Postgres::start(Options::default().durability(Durability::None))
+                    .unwrap_or_else(|why| panic!("{why}"))
+            };
+            PRIVATE.get_or_init(start).url("postgres")
+        })
     })
 }
 
-fn drop_database(name: &str) {
-    run(&mut server(), &drop_if_exists(name));
+fn parse(server: &str) -> Url {
+    server.parse().expect("a server's URL: postgres://user@host:port/database")
+}
+
+fn at(server: &Url, database: &str) -> Url {
+    let mut url = server.clone();
+    url.set_path(database);
+    url
 }
 
 fn drop_if_exists(name: &str) -> String {
@@ -190,25 +223,6 @@ fn run(conn: &mut PgConnection, statements: &str) {
     conn.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error}"));
 }
 
-/// A connection to the server's own database.
-fn server() -> PgConnection {
-    establish(server_url().as_str())
-}
-
 fn establish(url: &str) -> PgConnection {
     PgConnection::establish(url).unwrap_or_else(|error| panic!("{url}: {error}"))
-}
-
-fn url_of(database: &str) -> Url {
-    let mut url = server_url();
-    url.set_path(database);
-    url
-}
-
-fn server_url() -> Url {
-    let url = env::var("DATABASE_URL").expect(
-        "DATABASE_URL is not set: run the tests with `cargo xtask test`, which starts servers of \
-         its own, or name a PostgreSQL server on which this role may create databases",
-    );
-    url.parse().expect("DATABASE_URL is a URL: postgres://user@host:port/database")
 }

@@ -1,9 +1,11 @@
 //! [`TestRedis`]: each test owns a prefix.
 
 use std::env;
+use std::sync::OnceLock;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Client, Commands as _};
+use xtask::redis::{Options, Redis};
 
 /// A prefix on a shared Redis. Its keys are deleted when the value is dropped.
 #[derive(Debug)]
@@ -13,21 +15,17 @@ pub struct TestRedis {
 }
 
 impl TestRedis {
-    /// A prefix that no other test has, on the server of `REDIS_URL`.
+    /// A prefix that no other test has, on the shared server.
     #[must_use]
     pub fn new() -> Self {
-        let url = env::var("REDIS_URL").expect(
-            "REDIS_URL is not set: run the tests with `cargo xtask test`, which starts servers of \
-             its own, or name a Redis server",
-        );
-        let client = Client::open(url).expect("REDIS_URL is a URL: redis://host:port");
+        let client = Client::open(shared_server()).expect("a server's URL: redis://host:port");
         Self { client, prefix: format!("test-{}:", uuid::Uuid::new_v4().simple()) }
     }
 
     /// Where the server is.
     #[must_use]
     pub fn url(&self) -> String {
-        env::var("REDIS_URL").expect("checked in new")
+        shared_server().to_owned()
     }
 
     /// What all keys of the test begin with: give it to the publisher, or to the topics.
@@ -60,4 +58,17 @@ impl Drop for TestRedis {
             conn.del::<_, ()>(keys).ok();
         }
     }
+}
+
+/// The server of `REDIS_URL`, as under `cargo xtask test`, or else a private one that ends with this
+/// process.
+fn shared_server() -> &'static str {
+    static URL: OnceLock<String> = OnceLock::new();
+    static PRIVATE: OnceLock<Redis> = OnceLock::new();
+    URL.get_or_init(|| {
+        env::var("REDIS_URL").unwrap_or_else(|_| {
+            let start = || Redis::start(Options::default()).unwrap_or_else(|why| panic!("{why}"));
+            PRIVATE.get_or_init(start).url()
+        })
+    })
 }
