@@ -8,3 +8,4 @@ mod emit_order;
 mod emit_payload;
 mod emit_statements;
 mod emit_transaction;
+mod migrate;
