@@ -36,6 +36,8 @@ mod retry;
 mod partition;
 #[cfg(feature = "relay")]
 pub mod relay;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 #[cfg(feature = "async")]
 pub use emit::AsyncEmit;
