@@ -6,6 +6,7 @@ mod emit_connections;
 mod emit_dedup;
 mod emit_order;
 mod emit_payload;
+mod emit_pgbouncer;
 mod emit_statements;
 mod emit_transaction;
 mod migrate;
