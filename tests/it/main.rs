@@ -9,3 +9,4 @@ mod emit_payload;
 mod emit_statements;
 mod emit_transaction;
 mod migrate;
+mod relay;
