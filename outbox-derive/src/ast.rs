@@ -2,13 +2,12 @@
 
 use proc_macro2::Span;
 use syn::ext::IdentExt;
-use syn::{Data, DeriveInput, Fields, Generics, Ident, Member, Type};
+use syn::{Data, DeriveInput, Fields, Ident, Member, Type};
 
 use crate::attr::{Errors, Options, Place};
 
 pub(crate) struct Input<'a> {
-    pub(crate) ident: &'a Ident,
-    pub(crate) generics: &'a Generics,
+    pub(crate) original: &'a DeriveInput,
     pub(crate) options: Options,
     pub(crate) shape: Shape<'a>,
 }
@@ -37,20 +36,24 @@ pub(crate) struct Field<'a> {
 
 impl<'a> Input<'a> {
     pub(crate) fn parse(input: &'a DeriveInput, errors: &mut Errors) -> syn::Result<Self> {
-        let (place, shape) = match &input.data {
-            Data::Struct(data) => (Place::Struct, Shape::Struct(fields(&data.fields, errors))),
-            Data::Enum(data) => {
-                let variants = data.variants.iter();
-                let variants = variants.map(|variant| Variant::parse(variant, errors)).collect();
-                (Place::Enum, Shape::Enum(variants))
-            }
+        match &input.data {
+            Data::Struct(data) => Ok(Input {
+                original: input,
+                options: Options::parse(&input.attrs, Place::Struct, errors),
+                shape: Shape::Struct(fields(&data.fields, errors)),
+            }),
+            Data::Enum(data) => Ok(Input {
+                original: input,
+                options: Options::parse(&input.attrs, Place::Enum, errors),
+                shape: Shape::Enum(
+                    data.variants.iter().map(|variant| Variant::parse(variant, errors)).collect(),
+                ),
+            }),
             Data::Union(data) => {
                 let message = "a union cannot be an outbox event; use a struct or an enum";
-                return Err(syn::Error::new(data.union_token.span, message));
+                Err(syn::Error::new(data.union_token.span, message))
             }
-        };
-        let options = Options::parse(&input.attrs, place, errors);
-        Ok(Input { ident: &input.ident, generics: &input.generics, options, shape })
+        }
     }
 }
 

@@ -64,6 +64,7 @@ const OPTIONS: &[(&str, &str, &[Place])] = &[
     ("dedup_key", "dedup_key", &[Field]),
     ("header", r#"header("name" = self.value)"#, &[Struct, Enum, Variant]),
     ("header", r#"header = "name""#, &[Field]),
+    ("header", "header", &[Field]),
     ("delegate", "delegate", &[Variant]),
     ("crate", r#"crate = "path::to::outbox_diesel""#, &[Struct, Enum]),
 ];
@@ -185,17 +186,14 @@ impl Options {
         }
         let meant = name::closest(&text, OPTIONS.iter().map(|(name, ..)| *name));
         self.given.extend(meant.map(|meant| (meant, word.span())));
-        let message = match meant {
-            Some(known) if known == text => {
-                format!("`{text}` does not go on {}", place.noun())
+        let text = match (meant, meant.and_then(here)) {
+            (Some(known), None) if known == text => {
+                format!("`{text}` does not go on {};", place.noun())
             }
-            Some(meant) if here(meant).is_some() => {
-                format!("unknown option `{text}`, did you mean `{meant}`?")
-            }
-            _ => format!("unknown option `{text}`"),
+            (_, Some((_, form, _))) => format!("unknown option `{text}`, did you mean `{form}`?"),
+            _ => format!("unknown option `{text}`;"),
         };
-        let separator = if message.ends_with('?') { "" } else { ";" };
-        Err(syn::Error::new(word.span(), format!("{message}{separator} {}", allowed(place))))
+        Err(syn::Error::new(word.span(), format!("{text} {}", allowed(place))))
     }
 
     fn set(

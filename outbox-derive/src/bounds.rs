@@ -18,7 +18,7 @@ use crate::check::{Arm, Event, Kind};
 ///
 /// Without type parameters nothing is added, as an unmet bound would hide the reason.
 pub(crate) fn bounded(event: &Event<'_>, krate: &TokenStream) -> Generics {
-    let mut generics = event.generics.clone();
+    let mut generics = event.written.original.generics.clone();
     let parameters: Vec<Ident> = generics.type_params().map(|it| it.ident.clone()).collect();
     if parameters.is_empty() {
         return generics;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use syn::{Generics, Ident, LitStr, Path, Type};
+use syn::{Ident, LitStr, Type};
 
 use crate::ast::{Input, Shape, Variant};
 use crate::attr::{Errors, Options};
@@ -10,9 +10,7 @@ use crate::case::{Case, Value, Written, outer_headers};
 
 /// A type that can be expanded.
 pub(crate) struct Event<'a> {
-    pub(crate) ident: &'a Ident,
-    pub(crate) generics: &'a Generics,
-    pub(crate) krate: Option<&'a Path>,
+    pub(crate) written: &'a Input<'a>,
     pub(crate) kind: Kind<'a>,
 }
 
@@ -36,17 +34,12 @@ pub(crate) fn check<'a>(input: &'a Input<'a>, errors: &mut Errors) -> Event<'a> 
     let kind = match &input.shape {
         Shape::Struct(fields) => {
             require_aggregate(input, errors);
-            let (ident, options) = (input.ident, &input.options);
+            let (ident, options) = (&input.original.ident, &input.options);
             Kind::Struct(Written { ident, options, outer: None, fields }.check(errors))
         }
         Shape::Enum(variants) => Kind::Enum(check_variants(input, variants, errors)),
     };
-    Event {
-        ident: input.ident,
-        generics: input.generics,
-        krate: input.options.krate.as_ref(),
-        kind,
-    }
+    Event { written: input, kind }
 }
 
 fn require_aggregate(input: &Input<'_>, errors: &mut Errors) {
@@ -54,9 +47,9 @@ fn require_aggregate(input: &Input<'_>, errors: &mut Errors) {
         let message = format!(
             "`{}` does not say what kind of thing it happens to; \
              write `#[outbox(aggregate = \"order\")]`",
-            input.ident
+            input.original.ident
         );
-        errors.push(input.ident.span(), message);
+        errors.push(input.original.ident.span(), message);
     }
 }
 

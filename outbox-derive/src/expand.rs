@@ -21,10 +21,12 @@ use crate::check::{Arm, Event, Kind};
 /// Locals have mixed-site spans, so that the user's names cannot meet them; `self` has not, since
 /// the user's expressions use it.
 pub(crate) fn event(event: &Event<'_>) -> TokenStream {
-    let krate = krate(event.krate);
+    let written = event.written;
+    let krate = krate(written.options.krate.as_ref());
     let private = quote!(#krate::__private);
     let methods = Methods { event, krate: &krate };
-    let (headers, json) = (local("headers"), local("json"));
+    let own = Span::mixed_site();
+    let (headers, json) = (local("headers", own), local("json", own));
 
     let aggregate_type = methods.constant("aggregate_type", |case| case.aggregate.clone());
     let aggregate_id = methods.each(
@@ -71,7 +73,7 @@ pub(crate) fn event(event: &Event<'_>) -> TokenStream {
         }
     });
     // On the type's name, where a missing `Serialize` is to be mended.
-    let value = quote_spanned!(event.ident.span().resolved_at(Span::call_site())=> self);
+    let value = quote_spanned!(written.original.ident.span().resolved_at(Span::call_site())=> self);
     let items = quote! {
         fn aggregate_type(&self) -> &#private::str { #aggregate_type }
         fn aggregate_id(
@@ -88,10 +90,10 @@ pub(crate) fn event(event: &Event<'_>) -> TokenStream {
             &self,
             #json: &mut #private::Vec<#private::u8>,
         ) -> #private::Result<(), #private::serde_json::Error> {
-            #private::serde_json::to_writer(#json, #value)
+            #private::write_payload(#json, #value)
         }
     };
-    implementation(&krate, event.ident, &bounds::bounded(event, &krate), &items)
+    implementation(&krate, written.original, &bounds::bounded(event, &krate), &items)
 }
 
 /// The mistakes, and an implementation that spares the user further errors about its absence.
@@ -115,20 +117,25 @@ pub(crate) fn fallback(input: &DeriveInput, mistakes: &syn::Error) -> TokenStrea
         }
     };
     let mistakes = mistakes.to_compile_error();
-    let stand_in = implementation(&krate, &input.ident, &input.generics, &items);
+    let stand_in = implementation(&krate, input, &input.generics, &items);
     quote!(#mistakes #stand_in)
 }
 
 fn implementation(
     krate: &TokenStream,
-    ident: &Ident,
+    input: &DeriveInput,
     generics: &Generics,
     items: &TokenStream,
 ) -> TokenStream {
+    let ident = &input.ident;
     let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
+    // The type's users are to be warned, not its own implementation.
+    let deprecated = input.attrs.iter().any(|attribute| attribute.path().is_ident("deprecated"));
+    let lints = deprecated.then(|| quote!(#[allow(deprecated)]));
     quote! {
         const _: () = {
             #[automatically_derived]
+            #lints
             impl #impl_generics #krate::OutboxEvent for #ident #ty_generics #where_clause {
                 #items
             }
@@ -140,8 +147,8 @@ fn krate(path: Option<&Path>) -> TokenStream {
     path.map_or_else(|| quote!(::outbox_diesel), ToTokens::to_token_stream)
 }
 
-fn local(name: &str) -> Ident {
-    Ident::new(name, Span::mixed_site())
+fn local(name: &str, place: Span) -> Ident {
+    Ident::new(name, Span::mixed_site().located_at(place))
 }
 
 /// Bodies of methods: one expression for a struct, one arm a variant for an enum.
@@ -219,8 +226,8 @@ impl<'a> Methods<'a> {
                 let (pattern, body) = render(case, Place::Variant);
                 quote!(Self::#variant { #pattern .. } => { #body })
             }
-            Arm::Delegate { headers, .. } => {
-                let inner = local("inner");
+            Arm::Delegate { inner, headers } => {
+                let inner = local("inner", inner.span());
                 let body = delegate(&inner, headers);
                 quote!(Self::#variant(ref #inner) => { #body })
             }
@@ -243,11 +250,7 @@ fn display(value: Value<'_>, place: Place, krate: &TokenStream) -> TokenStream {
             let member = &field.member;
             quote_spanned!(located(field.span)=> &self.#member)
         }
-        (Value::Field(field), Place::Variant) => {
-            let mut binding = binding(field);
-            binding.set_span(binding.span().located_at(field.span));
-            binding.into_token_stream()
-        }
+        (Value::Field(field), Place::Variant) => binding(field).into_token_stream(),
         (Value::Expr(expr, []), _) => {
             let value = with_own_self(expr.to_token_stream());
             quote_spanned!(located(expr.span())=> &(#value))
@@ -288,7 +291,7 @@ fn pattern(values: &[Value<'_>]) -> TokenStream {
 }
 
 fn binding(field: &Field<'_>) -> Ident {
-    local(&format!("field_{}", field.name))
+    local(&format!("field_{}", field.name), field.span)
 }
 
 /// A field as the expressions of its variant know it; `_0` where it has no name.

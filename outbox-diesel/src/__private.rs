@@ -49,6 +49,27 @@ impl<T: Display> Value<OptionalRef> for &Option<T> {
     }
 }
 
+/// What serde can write. `Serialize` itself would list every other type that has it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no payload, as it does not implement `serde::Serialize`",
+    label = "the payload of this event is what serde makes of it",
+    note = "add `#[derive(serde::Serialize)]` to `{Self}`"
+)]
+pub trait Payload {
+    fn write(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: serde::Serialize> Payload for T {
+    fn write(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+        serde_json::to_writer(json, self)
+    }
+}
+
+pub fn write_payload(json: &mut Vec<u8>, event: &impl Payload) -> Result<(), serde_json::Error> {
+    event.write(json)
+}
+
 /// # Errors
 /// Names the first part that is `None`.
 pub fn aggregate_id(
