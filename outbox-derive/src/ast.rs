@@ -4,7 +4,8 @@ use proc_macro2::Span;
 use syn::ext::IdentExt;
 use syn::{Data, DeriveInput, Fields, Ident, Member, Type};
 
-use crate::attr::{Errors, Options, Place};
+use crate::argument::Errors;
+use crate::attr::{Options, Place};
 
 pub(crate) struct Input<'a> {
     pub(crate) original: &'a DeriveInput,

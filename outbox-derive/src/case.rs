@@ -4,8 +4,9 @@ use proc_macro2::Span;
 use syn::ext::IdentExt;
 use syn::{Expr, Ident, LitStr, Member};
 
+use crate::argument::{Errors, Header, Source};
 use crate::ast::Field;
-use crate::attr::{Errors, Header, Options, Source};
+use crate::attr::Options;
 use crate::name;
 
 /// One thing that can happen: a struct or a variant.

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use syn::{Ident, LitStr, Type};
 
+use crate::argument::Errors;
 use crate::ast::{Input, Shape, Variant};
-use crate::attr::{Errors, Options};
+use crate::attr::Options;
 use crate::case::{Case, Value, Written, outer_headers};
 
 /// A type that can be expanded.

@@ -1,12 +1,17 @@
 //! `#[derive(OutboxEvent)]`, re-exported by `outbox-diesel`.
 
-mod ast;
+mod name;
+
+mod argument;
 mod attr;
-mod bounds;
+
+mod ast;
 mod case;
 mod check;
+
+mod body;
+mod bounds;
 mod expand;
-mod name;
 
 use proc_macro2::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
@@ -110,6 +115,7 @@ use syn::{DeriveInput, parse_macro_input};
 /// | `Created` | `order` | `order.created` |
 /// | `PaymentCaptured` | `order` | `order.payment_captured` |
 /// | `Order` | `order` | `order.order` |
+/// | `Order_` | `order` | `order.order_` |
 /// | `OrderlyDone` | `order` | `order.orderly_done` |
 /// | `OrderOrderCreated` | `order` | `order.order_created` |
 /// | `OrderV2Created` | `order` | `order.v2_created` |
@@ -133,7 +139,7 @@ pub fn derive_outbox_event(input: proc_macro::TokenStream) -> proc_macro::TokenS
 }
 
 fn derive(input: &DeriveInput) -> syn::Result<TokenStream> {
-    let mut errors = attr::Errors::default();
+    let mut errors = argument::Errors::default();
     let written = ast::Input::parse(input, &mut errors)?;
     let event = check::check(&written, &mut errors);
     errors.finish()?;
