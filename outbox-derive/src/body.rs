@@ -123,7 +123,6 @@ fn display(value: Value<'_>, place: Place, krate: &TokenStream) -> TokenStream {
             quote_spanned! {located(expr.span())=>
                 &{
                     let (#(#names,)*) = (#(#bindings,)*);
-                    let _ = (#(#names,)*);
                     #value
                 }
             }

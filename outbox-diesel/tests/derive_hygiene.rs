@@ -43,6 +43,7 @@ mod shadowed {
     /// Its fields are named like the locals of an expansion.
     #[derive(::serde::Serialize, ::outbox_diesel::OutboxEvent)]
     #[outbox(aggregate = "order", version = 2, topic = "orders", header("x" = self.event))]
+    #[outbox(header("y" = headers(self)))]
     pub(super) struct OutboxEvent {
         #[outbox(aggregate_id)]
         pub(super) event: u32,
@@ -66,6 +67,10 @@ mod shadowed {
         pub(super) json: u32,
         #[outbox(header)]
         pub(super) __outbox: u32,
+    }
+
+    const fn headers(event: &OutboxEvent) -> u32 {
+        event.headers + 10
     }
 
     #[derive(::serde::Serialize, ::outbox_diesel::OutboxEvent)]
@@ -117,6 +122,8 @@ mod linted {
         Old(#[outbox(aggregate_id)] u32),
         #[outbox(aggregate_id = 3 + 4, header("h" = unused), header("i" = used))]
         New { used: u32, unused: u32, third: u32 },
+        #[outbox(aggregate_id = _0)]
+        Tuple(u32, u32),
     }
 
     impl Young {
@@ -153,7 +160,7 @@ fn fields_named_like_locals_are_the_fields() {
     };
     assert_eq!(event.aggregate_id().as_deref(), ::std::result::Result::Ok("1:5"));
     assert_eq!(event.dedup_key().as_deref(), ::std::option::Option::Some("4"));
-    assert_eq!(headers(&event), r#"["1", "2", "3", "6", "7", "8", "9", "10", "11"]"#);
+    assert_eq!(headers(&event), r#"["1", "12", "2", "3", "6", "7", "8", "9", "10", "11"]"#);
     assert_eq!((event.topic(), event.event_version()), ("orders", 2));
 
     let outer = shadowed::Event::<3, u32>::Inner(event);
