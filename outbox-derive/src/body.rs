@@ -15,7 +15,7 @@ pub(crate) struct Methods<'a> {
 }
 
 impl<'a> Methods<'a> {
-    /// Whether a provided method needs an implementation.
+    /// Whether a provided method needs an implementation: if a variant delegates, all do.
     pub(crate) fn some(&self, differs: impl Fn(&Case<'_>) -> bool) -> bool {
         match &self.event.kind {
             Kind::Struct(case) => differs(case),

@@ -72,6 +72,12 @@ pub(crate) fn event(event: &Event<'_>) -> TokenStream {
             fn headers(&self, #headers: &mut #krate::Headers) { #body }
         }
     });
+    let payload_limit = methods.some(|_| false).then(|| {
+        let body = methods.each("payload_limit", |_| &[], |_, _| quote!(#krate::PAYLOAD_LIMIT));
+        quote! {
+            fn payload_limit(&self) -> #private::usize { #body }
+        }
+    });
     // On the type's name, where a missing `Serialize` is to be mended.
     let value = quote_spanned!(written.original.ident.span().resolved_at(Span::call_site())=> self);
     let items = quote! {
@@ -86,6 +92,7 @@ pub(crate) fn event(event: &Event<'_>) -> TokenStream {
         #topic
         #dedup_key
         #set_headers
+        #payload_limit
         fn write_payload(
             &self,
             #json: &mut #private::Vec<#private::u8>,

@@ -308,6 +308,38 @@ fn a_delegating_variant_answers_as_its_inner_event_and_is_serialised_as_the_oute
 }
 
 #[test]
+fn a_delegating_variant_has_the_payload_limit_of_its_inner_event() {
+    #[derive(Serialize)]
+    struct Small;
+    impl OutboxEvent for Small {
+        fn aggregate_type(&self) -> &'static str {
+            "small"
+        }
+        fn aggregate_id(&self) -> Result<Cow<'_, str>, MissingAggregateId> {
+            Ok("1".into())
+        }
+        fn event_type(&self) -> &'static str {
+            "small.seen"
+        }
+        fn payload_limit(&self) -> usize {
+            5
+        }
+        fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+            serde_json::to_writer(json, self)
+        }
+    }
+    #[derive(Serialize, OutboxEvent)]
+    #[outbox(aggregate = "any", aggregate_id = { 1 })]
+    enum Any {
+        Own,
+        #[outbox(delegate)]
+        Small(Small),
+    }
+    assert_eq!(Any::Small(Small).payload_limit(), 5);
+    assert_eq!(Any::Own.payload_limit(), outbox_diesel::PAYLOAD_LIMIT);
+}
+
+#[test]
 fn an_enum_that_only_delegates_needs_no_aggregate() {
     #[derive(Serialize, OutboxEvent)]
     #[serde(untagged)]

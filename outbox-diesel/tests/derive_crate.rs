@@ -12,6 +12,8 @@ mod platform {
     pub mod outbox {
         use std::borrow::Cow;
 
+        pub const PAYLOAD_LIMIT: usize = 9;
+
         pub struct Headers(pub Vec<String>);
         #[derive(Debug)]
         pub struct MissingAggregateId;
@@ -24,12 +26,15 @@ mod platform {
             fn topic(&self) -> &str;
             fn dedup_key(&self) -> Option<Cow<'_, str>>;
             fn headers(&self, headers: &mut Headers);
+            fn payload_limit(&self) -> usize {
+                8
+            }
             fn write_payload(&self, json: &mut Vec<u8>)
             -> Result<(), __private::serde_json::Error>;
         }
 
         pub mod __private {
-            pub use core::primitive::{i16, str, u8};
+            pub use core::primitive::{i16, str, u8, usize};
             pub use core::{option::Option, result::Result};
             pub use std::borrow::Cow;
             pub use std::vec::Vec;
@@ -100,6 +105,7 @@ fn the_crate_option_replaces_every_path_to_the_library() {
     assert_eq!(created.dedup_key().expect("the key is there"), "7");
     assert_eq!((created.aggregate_type(), created.topic()), ("order", "orders"));
     assert_eq!((created.event_type(), created.event_version()), ("order.created", 2));
+    assert_eq!((created.payload_limit(), app::Event::Paid { id: 8 }.payload_limit()), (8, 9));
     created.write_payload(&mut Vec::new()).expect("nothing is written");
     assert_eq!(app::Event::Paid { id: 8 }.aggregate_id().expect("the id is there"), "8");
 }
