@@ -209,6 +209,51 @@ $$;
 COMMENT ON FUNCTION outbox.create_partition(bigint, bigint) IS 'Creates and attaches the partition for from_seq up to below to_seq';
 REVOKE EXECUTE ON FUNCTION outbox.create_partition(bigint, bigint) FROM PUBLIC;
 
+-- Keeps two ranges and two days of traffic ahead of the sequence and returns how many partitions it
+-- made. A range holds about a day, 100 thousand to 20 million events, by the rate of the last day.
+CREATE FUNCTION outbox.keep_partitions_ahead() RETURNS integer
+LANGUAGE plpgsql
+SECURITY DEFINER
+SET search_path = pg_catalog
+SET lock_timeout = '200ms'
+AS $$
+DECLARE
+    reached  bigint;
+    ends     bigint;
+    per_day  bigint;
+    width    bigint;
+    made     integer := 0;
+BEGIN
+    -- Any relay does it, one at a time.
+    IF NOT pg_try_advisory_xact_lock(7810764919218962545) THEN
+        RETURN 0;
+    END IF;
+    reached := pg_sequence_last_value('outbox.event_seq');
+    SELECT max((regexp_match(pg_get_expr(leaf.relpartbound, leaf.oid), 'TO \(''(\d+)''\)'))[1]::bigint) INTO ends
+    FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
+    WHERE i.inhparent = 'outbox.events'::regclass;
+    SELECT coalesce((newest.seq_after - oldest.seq_after)
+                    / greatest(extract(epoch FROM newest.ticked_at - oldest.ticked_at), 3600) * 86400, 0)::bigint
+    INTO per_day
+    FROM (SELECT t.seq_after, t.ticked_at FROM outbox.ticks t ORDER BY t.tick DESC LIMIT 1) newest,
+         (SELECT t.seq_after, t.ticked_at FROM outbox.ticks t
+          WHERE t.tick >= ((extract(epoch FROM clock_timestamp()) - 86400) * 1000000)::bigint
+          ORDER BY t.tick LIMIT 1) oldest;
+    width := least(greatest(coalesce(per_day, 0), 100000), 20000000);
+    -- Overrun: events are going into the default partition. Start far enough above them that they
+    -- do not reach the new range while it is being attached.
+    ends := greatest(ends, CASE WHEN reached >= ends THEN reached + width END);
+    WHILE ends - reached < greatest(2 * width, 2 * coalesce(per_day, 0)) LOOP
+        PERFORM outbox.create_partition(ends, ends + width);
+        ends := ends + width;
+        made := made + 1;
+    END LOOP;
+    RETURN made;
+END
+$$;
+COMMENT ON FUNCTION outbox.keep_partitions_ahead() IS 'Creates the partitions that the next two days need; returns their number';
+REVOKE EXECUTE ON FUNCTION outbox.keep_partitions_ahead() FROM PUBLIC;
+
 -- A business transaction never fails for want of a partition.
 CREATE TABLE outbox.events_default PARTITION OF outbox.events DEFAULT;
 COMMENT ON TABLE outbox.events_default IS 'Events for which no partition was ready. Delivered like any other, never moved';

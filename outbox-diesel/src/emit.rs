@@ -6,6 +6,8 @@
 mod insert;
 mod row;
 
+use std::collections::HashMap;
+
 use diesel::connection::{LoadConnection, TransactionManager as _};
 use diesel::pg::Pg;
 use uuid::Uuid;
@@ -37,6 +39,9 @@ impl Emitted {
 /// Refused outside of a transaction block, harmless inside one. Tells a transaction that was begun
 /// by SQL, of which diesel knows nothing.
 const PROBE: &str = "SAVEPOINT outbox_probe; RELEASE SAVEPOINT outbox_probe";
+/// Refused in an aborted transaction and on a lost connection: reasons for which the probe can fail
+/// inside a transaction too, and diesel tells no error codes.
+const IS_USABLE: &str = "SELECT 1";
 
 /// Emits events on synchronous connections: `PgConnection`, its pool guards and wrappers.
 pub trait Emit: LoadConnection<Backend = Pg> {
@@ -79,19 +84,23 @@ pub trait Emit: LoadConnection<Backend = Pg> {
     /// As [`emit`](Self::emit). All are checked before any is sent.
     fn emit_all<E: OutboxEvent>(&mut self, events: &[E]) -> Result<Vec<Emitted>, EmitError> {
         check_transaction(self)?;
-        let columns = columns(events)?;
-        if columns.id.is_empty() {
-            return Ok(Vec::new());
+        let rows = rows(events)?;
+        let mut taken = Taken::default();
+        let mut left: Vec<&Row> = rows.iter().collect();
+        while !left.is_empty() {
+            let columns = Columns::of(&left);
+            let inserted = match insert::all(&columns) {
+                OneOf::Plain(insert) => self.execute_returning_count(&insert)?,
+                OneOf::Once(insert) => self.execute_returning_count(&insert)?,
+            };
+            if inserted == left.len() {
+                break;
+            }
+            let found = insert::find_claimed(columns.keys());
+            taken.extend(diesel::RunQueryDsl::load(found, self)?);
+            left.retain(|row| taken.is_unknown(row));
         }
-        let inserted = match insert::all(&columns) {
-            OneOf::Plain(insert) => self.execute_returning_count(&insert)?,
-            OneOf::Once(insert) => self.execute_returning_count(&insert)?,
-        };
-        if inserted == columns.id.len() {
-            return Ok(all_new(&columns));
-        }
-        let claimed = diesel::RunQueryDsl::load(insert::find_claimed(keys(&columns)), self)?;
-        Ok(merge(&columns, &claimed))
+        Ok(taken.outcomes(&rows))
     }
 }
 
@@ -100,39 +109,40 @@ impl<C: LoadConnection<Backend = Pg>> Emit for C {}
 fn check_transaction<C: LoadConnection<Backend = Pg>>(conn: &mut C) -> Result<(), EmitError> {
     let status = C::TransactionManager::transaction_manager_status_mut(conn);
     if status.transaction_depth()?.is_none() && conn.batch_execute(PROBE).is_err() {
+        conn.batch_execute(IS_USABLE)?;
         return Err(EmitError::NotInTransaction);
     }
     Ok(())
 }
 
-fn columns<E: OutboxEvent>(events: &[E]) -> Result<Columns, EmitError> {
-    let mut columns = Columns::default();
-    for event in events {
-        columns.push(Row::new(event)?);
+fn rows<E: OutboxEvent>(events: &[E]) -> Result<Vec<Row>, EmitError> {
+    events.iter().map(Row::new).collect()
+}
+
+/// Dedup keys of a slice and the events that hold them.
+#[derive(Default)]
+struct Taken(HashMap<String, Uuid>);
+
+impl Taken {
+    fn extend(&mut self, claimed: Vec<(String, Uuid)>) {
+        self.0.extend(claimed);
     }
-    Ok(columns)
-}
 
-fn all_new(columns: &Columns) -> Vec<Emitted> {
-    columns.id.iter().copied().map(Emitted::New).collect()
-}
+    /// Neither inserted nor a duplicate: its key was taken when the events were inserted, and ran
+    /// out of its time before it was looked up.
+    fn is_unknown(&self, row: &Row) -> bool {
+        row.dedup_key.as_ref().is_some_and(|key| !self.0.contains_key(key))
+    }
 
-fn keys(columns: &Columns) -> Vec<&str> {
-    columns.dedup_key.iter().flatten().map(String::as_str).collect()
-}
-
-/// An event whose key is held by another event is a duplicate of it.
-fn merge(columns: &Columns, claimed: &[(String, Uuid)]) -> Vec<Emitted> {
-    let holder = |key: &str| claimed.iter().find(|(claimed, _)| claimed == key).map(|(_, id)| *id);
-    columns
-        .id
-        .iter()
-        .zip(&columns.dedup_key)
-        .map(|(&id, key)| match key.as_deref().and_then(holder) {
-            Some(other) if other != id => Emitted::Duplicate(other),
-            _ => Emitted::New(id),
-        })
-        .collect()
+    /// An event whose key is held by another event is a duplicate of it.
+    fn outcomes(&self, rows: &[Row]) -> Vec<Emitted> {
+        rows.iter()
+            .map(|row| match row.dedup_key.as_ref().and_then(|key| self.0.get(key)) {
+                Some(&holder) if holder != row.id => Emitted::Duplicate(holder),
+                _ => Emitted::New(row.id),
+            })
+            .collect()
+    }
 }
 
 #[cfg(feature = "async")]
@@ -189,22 +199,26 @@ mod asynchronous {
             events: &[E],
         ) -> impl Future<Output = Result<Vec<Emitted>, EmitError>> + Send + use<'conn, Self, E>
         {
-            let columns = columns(events);
+            let rows = rows(events);
             async move {
                 check_transaction_async(self).await?;
-                let columns = columns?;
-                if columns.id.is_empty() {
-                    return Ok(Vec::new());
+                let rows = rows?;
+                let mut taken = Taken::default();
+                let mut left: Vec<&Row> = rows.iter().collect();
+                while !left.is_empty() {
+                    let columns = Columns::of(&left);
+                    let inserted = match insert::all(&columns) {
+                        OneOf::Plain(insert) => RunQueryDsl::execute(insert, self).await?,
+                        OneOf::Once(insert) => RunQueryDsl::execute(insert, self).await?,
+                    };
+                    if inserted == left.len() {
+                        break;
+                    }
+                    let found = insert::find_claimed(columns.keys());
+                    taken.extend(RunQueryDsl::load(found, self).await?);
+                    left.retain(|row| taken.is_unknown(row));
                 }
-                let inserted = match insert::all(&columns) {
-                    OneOf::Plain(insert) => RunQueryDsl::execute(insert, self).await?,
-                    OneOf::Once(insert) => RunQueryDsl::execute(insert, self).await?,
-                };
-                if inserted == columns.id.len() {
-                    return Ok(all_new(&columns));
-                }
-                let claimed = RunQueryDsl::load(insert::find_claimed(keys(&columns)), self).await?;
-                Ok(merge(&columns, &claimed))
+                Ok(taken.outcomes(&rows))
             }
         }
     }
@@ -216,6 +230,7 @@ mod asynchronous {
     ) -> Result<(), EmitError> {
         let status = C::TransactionManager::transaction_manager_status_mut(conn);
         if status.transaction_depth()?.is_none() && conn.batch_execute(PROBE).await.is_err() {
+            conn.batch_execute(IS_USABLE).await?;
             return Err(EmitError::NotInTransaction);
         }
         Ok(())

@@ -1,17 +1,41 @@
 //! Transactional outbox for diesel.
 
-#[cfg(feature = "emit")]
-pub mod emit;
 mod error;
+#[cfg(feature = "relay")]
+mod options;
 mod event;
+#[cfg(feature = "emit")]
+pub mod snapshot;
+#[cfg(feature = "emit")]
+mod statement;
+#[cfg(feature = "relay")]
+mod session;
 #[cfg(feature = "relay")]
 pub mod message;
 #[cfg(feature = "emit")]
+pub mod emit;
+#[cfg(feature = "emit")]
 pub mod migrate;
 #[cfg(feature = "relay")]
+pub mod subscription;
+#[cfg(feature = "relay")]
+mod tick;
+#[cfg(feature = "relay")]
+mod lease;
+#[cfg(feature = "relay")]
+mod read;
+#[cfg(feature = "relay")]
 pub mod publish;
-#[cfg(feature = "emit")]
-mod statement;
+#[cfg(feature = "relay")]
+mod settle;
+#[cfg(feature = "relay")]
+mod park;
+#[cfg(feature = "relay")]
+mod retry;
+#[cfg(feature = "relay")]
+mod partition;
+#[cfg(feature = "relay")]
+pub mod relay;
 
 #[cfg(feature = "async")]
 pub use emit::AsyncEmit;
@@ -19,6 +43,10 @@ pub use emit::AsyncEmit;
 pub use emit::{Emit, Emitted};
 pub use error::{EmitError, TextProblem};
 pub use event::{Headers, MissingAggregateId, OutboxEvent, PAYLOAD_LIMIT, WithHeader};
+#[cfg(feature = "relay")]
+pub use options::{InvalidOptions, RelayOptions, RetryOptions};
+#[cfg(feature = "relay")]
+pub use relay::{Health, Relay, RelayHandle};
 
 /// What the derive's expansion names. Not public API.
 #[doc(hidden)]

@@ -1,9 +1,19 @@
 //! Publish: hands a [`Batch`] to a broker. [`Publisher`] is the one trait to implement for a new
 //! broker.
 
+mod closure;
+#[cfg(feature = "testing")]
+mod recording;
+#[cfg(feature = "redis")]
+pub mod redis;
+
 use std::future::Future;
 
 use uuid::Uuid;
+
+pub use self::closure::{OwnedMessage, PublishError, PublisherFn, publisher_fn};
+#[cfg(feature = "testing")]
+pub use self::recording::{Recorded, RecordingPublisher};
 
 use crate::message::{Message, SHARDS};
 

@@ -1,1 +1,11 @@
 //! Integration tests, one file per stage.
+
+mod database;
+mod emit_cancel;
+mod emit_connections;
+mod emit_dedup;
+mod emit_order;
+mod emit_payload;
+mod emit_statements;
+mod emit_transaction;
+mod migrate;

@@ -1,1 +1,14 @@
-//! What all integration tests share: databases, writers and the oracle.
+//! What all integration tests share: a database of one's own, a Redis prefix of one's own, events,
+//! and waiting.
+
+mod database;
+mod event;
+mod eventually;
+mod redis;
+mod sent;
+
+pub use database::{Scalar, TestDatabase};
+pub use event::TestEvent;
+pub use eventually::eventually;
+pub use redis::TestRedis;
+pub use sent::Sent;

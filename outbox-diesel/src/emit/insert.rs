@@ -65,7 +65,9 @@ pub(super) fn one(row: &Row) -> OneOf<impl Insert + use<'_>, impl Insert + use<'
 }
 
 /// Inserts events in slice order, but for those whose dedup key is taken.
-pub(super) fn all(columns: &Columns) -> OneOf<impl Insert + use<'_>, impl Insert + use<'_>> {
+pub(super) fn all<'a>(
+    columns: &'a Columns<'a>,
+) -> OneOf<impl Insert + use<'a>, impl Insert + use<'a>> {
     if columns.dedup_key.iter().all(Option::is_none) {
         OneOf::Plain(arrays(INSERT_ALL, columns))
     } else {
@@ -94,29 +96,37 @@ pub(super) enum OneOf<P, O> {
 
 /// Events column by column, for `unnest`.
 #[derive(Default)]
-pub(super) struct Columns {
-    pub(super) id: Vec<Uuid>,
-    topic: Vec<String>,
-    aggregate_type: Vec<String>,
-    aggregate_id: Vec<String>,
-    event_type: Vec<String>,
+pub(super) struct Columns<'a> {
+    id: Vec<Uuid>,
+    topic: Vec<&'a str>,
+    aggregate_type: Vec<&'a str>,
+    aggregate_id: Vec<&'a str>,
+    event_type: Vec<&'a str>,
     event_version: Vec<i16>,
-    payload: Vec<RawJson>,
-    headers: Vec<RawJson>,
-    pub(super) dedup_key: Vec<Option<String>>,
+    payload: Vec<&'a RawJson>,
+    headers: Vec<&'a RawJson>,
+    dedup_key: Vec<Option<&'a str>>,
 }
 
-impl Columns {
-    pub(super) fn push(&mut self, row: Row) {
-        self.id.push(row.id);
-        self.topic.push(row.topic);
-        self.aggregate_type.push(row.aggregate_type);
-        self.aggregate_id.push(row.aggregate_id);
-        self.event_type.push(row.event_type);
-        self.event_version.push(row.event_version);
-        self.payload.push(row.payload);
-        self.headers.push(row.headers);
-        self.dedup_key.push(row.dedup_key);
+impl<'a> Columns<'a> {
+    pub(super) fn of(rows: &[&'a Row]) -> Self {
+        let mut columns = Self::default();
+        for row in rows {
+            columns.id.push(row.id);
+            columns.topic.push(&row.topic);
+            columns.aggregate_type.push(&row.aggregate_type);
+            columns.aggregate_id.push(&row.aggregate_id);
+            columns.event_type.push(&row.event_type);
+            columns.event_version.push(row.event_version);
+            columns.payload.push(&row.payload);
+            columns.headers.push(&row.headers);
+            columns.dedup_key.push(row.dedup_key.as_deref());
+        }
+        columns
+    }
+
+    pub(super) fn keys(&self) -> Vec<&'a str> {
+        self.dedup_key.iter().flatten().copied().collect()
     }
 }
 
@@ -134,7 +144,7 @@ fn values<'a>(text: &'static str, row: &'a Row) -> Statement<(), impl Walk + Sen
 
 fn arrays<'a>(
     text: &'static str,
-    columns: &'a Columns,
+    columns: &'a Columns<'a>,
 ) -> Statement<(), impl Walk + Send + use<'a>> {
     statement::<()>(text)
         .bind::<Array<SqlUuid>, _>(&columns.id)

@@ -1,0 +1,240 @@
+//! Settings of a relay.
+
+use std::time::Duration;
+
+/// Settings of a relay. Times are checked against each other when the relay starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RelayOptions {
+    pub(crate) lease: Duration,
+    pub(crate) heartbeat: Duration,
+    pub(crate) publish_timeout: Duration,
+    pub(crate) database_timeout: Duration,
+    pub(crate) batch_events: u16,
+    pub(crate) batch_bytes: u32,
+    pub(crate) poll_awake: Duration,
+    pub(crate) poll_idle: Duration,
+    pub(crate) settle_interval: Duration,
+    pub(crate) shutdown_timeout: Duration,
+    pub(crate) retry: RetryOptions,
+}
+
+impl Default for RelayOptions {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(10),
+            heartbeat: Duration::from_secs(3),
+            publish_timeout: Duration::from_secs(5),
+            database_timeout: Duration::from_secs(5),
+            batch_events: 1000,
+            batch_bytes: 8 * 1024 * 1024,
+            poll_awake: Duration::from_millis(1),
+            poll_idle: Duration::from_millis(20),
+            settle_interval: Duration::from_millis(100),
+            shutdown_timeout: Duration::from_secs(10),
+            retry: RetryOptions::default(),
+        }
+    }
+}
+
+impl RelayOptions {
+    /// How long a shard stays with a relay that is not heard of. The take-over after a crash takes
+    /// that long; all relays of a subscription should agree on it. Default: 10 s.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How often the lease is renewed. Default: 3 s.
+    #[must_use]
+    pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
+        self.heartbeat = heartbeat;
+        self
+    }
+
+    /// How long one call of the publisher may take before its outcome counts as unknown. A publish
+    /// starts only if it must end within the lease. Default: 5 s.
+    #[must_use]
+    pub fn publish_timeout(mut self, publish_timeout: Duration) -> Self {
+        self.publish_timeout = publish_timeout;
+        self
+    }
+
+    /// How long one statement may take before the connection is given up. Default: 5 s.
+    #[must_use]
+    pub fn database_timeout(mut self, database_timeout: Duration) -> Self {
+        self.database_timeout = database_timeout;
+        self
+    }
+
+    /// How many events are read and published at once, at most. Default: 1,000.
+    #[must_use]
+    pub fn batch_events(mut self, batch_events: u16) -> Self {
+        self.batch_events = batch_events;
+        self
+    }
+
+    /// How many bytes of events are read and published at once; one event more may come on top.
+    /// The relay's memory is a small multiple of it. Default: 8 MiB.
+    #[must_use]
+    pub fn batch_bytes(mut self, batch_bytes: u32) -> Self {
+        self.batch_bytes = batch_bytes;
+        self
+    }
+
+    /// The shortest pause between two polls while events come. Default: 1 ms.
+    #[must_use]
+    pub fn poll_awake(mut self, poll_awake: Duration) -> Self {
+        self.poll_awake = poll_awake;
+        self
+    }
+
+    /// The pause between two polls while nothing happens. Default: 20 ms.
+    #[must_use]
+    pub fn poll_idle(mut self, poll_idle: Duration) -> Self {
+        self.poll_idle = poll_idle;
+        self
+    }
+
+    /// How often cursors are written, at most. After a crash, what was published since is read
+    /// again; a fencing publisher skips it. Default: 100 ms.
+    #[must_use]
+    pub fn settle_interval(mut self, settle_interval: Duration) -> Self {
+        self.settle_interval = settle_interval;
+        self
+    }
+
+    /// How long a shutdown may take. What is in flight then is abandoned and its outcome unknown,
+    /// as after a crash. Default: 10 s.
+    #[must_use]
+    pub fn shutdown_timeout(mut self, shutdown_timeout: Duration) -> Self {
+        self.shutdown_timeout = shutdown_timeout;
+        self
+    }
+
+    /// When rejected events are tried again. Default: see [`RetryOptions`].
+    #[must_use]
+    pub fn retry(mut self, retry: RetryOptions) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), InvalidOptions> {
+        let short = Duration::from_millis(1);
+        if self.heartbeat < short || self.publish_timeout < short || self.database_timeout < short {
+            return Err(InvalidOptions::Zero);
+        }
+        if self.batch_events == 0 || self.batch_bytes == 0 {
+            return Err(InvalidOptions::EmptyBatch);
+        }
+        if self.retry.attempts == 0 {
+            return Err(InvalidOptions::NoAttempts);
+        }
+        if self.heartbeat + self.publish_timeout >= self.lease
+            || self.heartbeat + self.database_timeout >= self.lease
+        {
+            return Err(InvalidOptions::LeaseTooShort {
+                lease: self.lease,
+                heartbeat: self.heartbeat,
+                timeout: self.publish_timeout.max(self.database_timeout),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Settings that cannot work together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidOptions {
+    /// Heartbeat and timeouts must be at least a millisecond.
+    #[error("heartbeat, publish timeout and database timeout must be at least 1 ms")]
+    Zero,
+    /// A batch must hold something.
+    #[error("a batch must be allowed at least one event and one byte")]
+    EmptyBatch,
+    /// At least one attempt.
+    #[error("at least one attempt must be allowed; 1 means that a rejected event is dead at once")]
+    NoAttempts,
+    /// A publish that starts just before a heartbeat must end before the lease does, or two relays
+    /// would publish one shard.
+    #[error(
+        "the lease of {lease:?} must be longer than the heartbeat of {heartbeat:?} and a timeout of {timeout:?} together"
+    )]
+    LeaseTooShort {
+        /// The lease.
+        lease: Duration,
+        /// The heartbeat.
+        heartbeat: Duration,
+        /// The longer one of publish timeout and database timeout.
+        timeout: Duration,
+    },
+}
+
+/// When a rejected event is tried again: after a random time up to `base`, up to twice that after
+/// the second attempt, and so on up to `cap` (exponential backoff with full jitter).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RetryOptions {
+    pub(crate) base: Duration,
+    pub(crate) cap: Duration,
+    pub(crate) attempts: u16,
+}
+
+impl Default for RetryOptions {
+    fn default() -> Self {
+        Self { base: Duration::from_secs(2), cap: Duration::from_secs(300), attempts: 10 }
+    }
+}
+
+impl RetryOptions {
+    /// The longest pause after the first attempt. Default: 2 s.
+    #[must_use]
+    pub fn base(mut self, base: Duration) -> Self {
+        self.base = base;
+        self
+    }
+
+    /// The longest pause at all. Default: 5 min.
+    #[must_use]
+    pub fn cap(mut self, cap: Duration) -> Self {
+        self.cap = cap;
+        self
+    }
+
+    /// How often an event is tried before it is dead, the first time included. Default: 10.
+    #[must_use]
+    pub fn attempts(mut self, attempts: u16) -> Self {
+        self.attempts = attempts;
+        self
+    }
+
+    /// The longest pause after this many attempts; the actual one is random below it.
+    pub(crate) fn longest_pause(&self, attempts: u16) -> Duration {
+        let doublings = u32::from(attempts.saturating_sub(1)).min(31);
+        self.base.saturating_mul(1 << doublings).min(self.cap)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_cap_and_never_overflow() {
+        let retry = RetryOptions::default();
+        let pauses = [1, 2, 3, 8, 9, 10, u16::MAX].map(|n| retry.longest_pause(n).as_secs());
+        assert_eq!(pauses, [2, 4, 8, 256, 300, 300, 300]);
+        let endless = RetryOptions::default().base(Duration::MAX).cap(Duration::MAX);
+        assert_eq!(endless.longest_pause(u16::MAX), Duration::MAX);
+    }
+
+    #[test]
+    fn a_lease_that_a_publish_can_outlive_is_refused() {
+        let options = RelayOptions::default().publish_timeout(Duration::from_secs(7));
+        let text = options.check().expect_err("7 s + 3 s reach 10 s").to_string();
+        assert!(text.contains("10s") && text.contains("3s") && text.contains("7s"), "{text}");
+        assert_eq!(RelayOptions::default().check(), Ok(()));
+    }
+}

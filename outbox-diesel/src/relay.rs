@@ -1,0 +1,214 @@
+//! Relay: reads committed events and hands them to a publisher.
+//!
+//! Any number of relays share a subscription: each leases its fair share of the 16 shards. Run one
+//! in every instance of the service, or a few on their own.
+
+mod attempt;
+mod backoff;
+mod deliver;
+mod health;
+mod reader;
+mod retrying;
+mod shard;
+mod startup;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+use uuid::Uuid;
+
+pub use self::health::Health;
+use self::health::HealthCell;
+pub use self::startup::Refusal;
+use self::worker::{Worker, chain};
+use crate::lease::{self, Identity, Leases};
+use crate::options::{InvalidOptions, RelayOptions};
+use crate::publish::Publisher;
+use crate::session::Session;
+pub use crate::session::{Pool, SessionError};
+
+/// A relay, not yet running.
+#[derive(Debug)]
+#[must_use = "a relay does nothing until it is spawned or run"]
+pub struct Relay<P> {
+    pool: Pool,
+    publisher: P,
+    options: RelayOptions,
+    subscription: String,
+}
+
+impl Relay<()> {
+    /// Starts building a relay. It uses the pool's manager only, to open two connections of its
+    /// own the way the application opens its.
+    pub fn builder(pool: Pool) -> Relay<()> {
+        Relay {
+            pool,
+            publisher: (),
+            options: RelayOptions::default(),
+            subscription: "default".to_owned(),
+        }
+    }
+}
+
+impl<P> Relay<P> {
+    /// Where events go.
+    pub fn publisher<Q: Publisher>(self, publisher: Q) -> Relay<Q> {
+        let Self { pool, options, subscription, .. } = self;
+        Relay { pool, publisher, options, subscription }
+    }
+
+    /// Settings. Default: [`RelayOptions::default`].
+    pub fn options(mut self, options: RelayOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Which subscription it works for. Default: `default`, which the migration creates; see
+    /// [`subscription::create`](crate::subscription::create) for others.
+    pub fn subscription(mut self, name: impl Into<String>) -> Self {
+        self.subscription = name.into();
+        self
+    }
+}
+
+impl<P: Publisher> Relay<P> {
+    /// Runs the relay as a task of the current tokio runtime.
+    ///
+    /// # Errors
+    /// Settings that cannot work together. A database that is away or not fit is no error: the
+    /// relay tries again, and [`RelayHandle::health`] says why.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn spawn(self) -> Result<RelayHandle, InvalidOptions> {
+        self.options.check()?;
+        let cancelled = CancellationToken::new();
+        let health = HealthCell::new();
+        let task = tokio::spawn(run(self, cancelled.clone(), health.clone()));
+        Ok(RelayHandle { cancelled, health, task: Some(task) })
+    }
+
+    /// Runs the relay until the token is cancelled, and then until its shards are given back, at
+    /// most for the shutdown timeout.
+    ///
+    /// # Errors
+    /// Settings that cannot work together.
+    ///
+    /// # Cancel safety
+    /// A dropped future is like a crashed relay: nothing is lost, and its shards are taken over
+    /// when their lease ends.
+    pub async fn run(self, cancelled: CancellationToken) -> Result<(), InvalidOptions> {
+        self.options.check()?;
+        run(self, cancelled, HealthCell::new()).await;
+        Ok(())
+    }
+}
+
+async fn run<P: Publisher>(relay: Relay<P>, cancelled: CancellationToken, health: HealthCell) {
+    let Relay { pool, publisher, options, subscription } = relay;
+    let who = Identity { relay: Uuid::now_v7(), subscription, host: host() };
+    let leases = Arc::new(Leases::default());
+
+    // The heartbeat has a task and a connection of its own, so that a slow publish cannot starve
+    // it. It ends with this future, however that ends.
+    let mut heartbeat = JoinSet::new();
+    heartbeat.spawn(beat(pool.clone(), options.clone(), who.clone(), Arc::clone(&leases)));
+
+    let mut worker =
+        Worker::new(pool, options.clone(), who.clone(), leases, health.clone(), publisher);
+    let overdue = async {
+        cancelled.cancelled().await;
+        tokio::time::sleep(options.shutdown_timeout).await;
+    };
+    tokio::select! {
+        () = worker.run(&cancelled) => {}
+        () = overdue => {
+            let limit = options.shutdown_timeout;
+            warn!(subscription = %who.subscription, ?limit, "the shutdown was abandoned; shards are taken over when their lease ends");
+        }
+    }
+    heartbeat.shutdown().await;
+    health.set(Health::Stopped);
+}
+
+async fn beat(pool: Pool, options: RelayOptions, who: Identity, leases: Arc<Leases>) {
+    let mut session = None;
+    let mut pace = tokio::time::interval(options.heartbeat);
+    pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        pace.tick().await;
+        if let Err(error) = beat_once(&pool, &options, &who, &leases, &mut session).await {
+            debug!(subscription = %who.subscription, cause = chain(&error), "the heartbeat failed");
+            session = None;
+            // Soon again: the lease is running.
+            pace.reset_after(options.heartbeat / 4);
+        }
+    }
+}
+
+async fn beat_once(
+    pool: &Pool,
+    options: &RelayOptions,
+    who: &Identity,
+    leases: &Leases,
+    session: &mut Option<Session>,
+) -> Result<(), SessionError> {
+    if session.is_none() {
+        *session = Some(Session::open(pool.clone(), options.database_timeout).await?);
+    }
+    if let Some(session) = session {
+        let asked = Instant::now();
+        let renewed = lease::renew(session, who, options.lease).await?;
+        leases.extend(renewed, asked, options.lease);
+    }
+    Ok(())
+}
+
+/// For people who look at `outbox.relays`.
+fn host() -> String {
+    std::env::var("HOSTNAME")
+        .ok()
+        .or_else(|| std::fs::read_to_string("/etc/hostname").ok())
+        .map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned())
+}
+
+/// A running relay. Dropping the handle stops the relay in the background.
+#[derive(Debug)]
+#[must_use = "the relay stops when its handle is dropped"]
+pub struct RelayHandle {
+    cancelled: CancellationToken,
+    health: HealthCell,
+    task: Option<JoinHandle<()>>,
+}
+
+impl RelayHandle {
+    /// What the relay is doing.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.health.get()
+    }
+
+    /// Stops the relay: what is in flight is finished, cursors are settled, shards given back.
+    /// Returns when all of that is done, at most after the shutdown timeout.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the relay still stops.
+    pub async fn shutdown(mut self) {
+        self.cancelled.cancel();
+        if let Some(task) = self.task.take()
+            && let Err(failed) = task.await
+        {
+            warn!(cause = chain(&failed), "the relay's task had ended already");
+        }
+    }
+}
+
+impl Drop for RelayHandle {
+    fn drop(&mut self) {
+        self.cancelled.cancel();
+    }
+}

@@ -1,0 +1,48 @@
+//! Pauses after failures.
+
+use std::time::Duration;
+
+/// Doubling pauses with jitter, from 50 ms up to 5 s.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    const BASE: Duration = Duration::from_millis(50);
+    const CAP: Duration = Duration::from_secs(5);
+
+    /// The next pause: between half and all of the doubled one.
+    pub(super) fn next(&mut self) -> Duration {
+        let pause = Self::BASE.saturating_mul(1 << self.failures.min(16)).min(Self::CAP);
+        self.failures = self.failures.saturating_add(1);
+        pause.mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+
+    /// After a success the next failure starts small again.
+    pub(super) fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// Whether a failure is worth a line in the log: the first ones, then about one a minute.
+    pub(super) fn is_news(&self) -> bool {
+        self.failures <= 3 || self.failures.is_multiple_of(12)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_the_cap_and_start_small_again() {
+        let mut backoff = Backoff::default();
+        assert!(backoff.next() <= Backoff::BASE);
+        for _ in 0..100 {
+            backoff.next();
+        }
+        assert!(backoff.next() >= Backoff::CAP / 2 && backoff.next() <= Backoff::CAP);
+        backoff.reset();
+        assert!(backoff.next() <= Backoff::BASE);
+    }
+}

@@ -1,0 +1,159 @@
+//! Decides what to read next: the shards that are furthest behind, their next diff, its next chunk.
+
+use std::collections::BTreeMap;
+
+use super::shard::Shard;
+use crate::message::Chunk;
+use crate::read::{self, Diff, Limits, Reach};
+use crate::session::{Session, SessionError};
+use crate::settle::Place;
+use crate::subscription::TopicFilter;
+use crate::tick::{self, AHEAD, Tick};
+
+/// What to do next.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Deliver these.
+    Deliver(Reading),
+    /// These shards are far behind: write this tick into their cursors as the target.
+    Aim { shards: Vec<u8>, target: i64 },
+    /// Nothing to read; if waiting, a tick would show something.
+    CaughtUp { waiting: bool },
+    /// No shard is ours.
+    Idle,
+}
+
+/// A chunk of one diff, for shards that stand at the same diff.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) chunk: Chunk,
+    /// The diff's later tick, the first part of its events' positions.
+    pub(super) tick: i64,
+    pub(super) mark: i64,
+    /// Where each shard stands before and after it.
+    pub(super) moves: Vec<(u8, Place, Place)>,
+    /// Whether it is the last one of its diff.
+    pub(super) ends_diff: bool,
+}
+
+/// Reads ahead of what was delivered, by one chunk.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    at: BTreeMap<u8, Place>,
+    diff: Option<Diff>,
+    spare: Vec<Chunk>,
+    pub(super) filters: Vec<TopicFilter>,
+}
+
+impl Reader {
+    /// Starts over from what was delivered.
+    pub(super) fn rewind(&mut self, shards: &BTreeMap<u8, Shard>) {
+        self.at = shards.iter().map(|(shard, state)| (*shard, state.done)).collect();
+    }
+
+    /// Takes a chunk back, to be filled again.
+    pub(super) fn recycle(&mut self, chunk: Chunk) {
+        self.spare.push(chunk);
+    }
+
+    /// Reads the next chunk.
+    pub(super) async fn next(
+        &mut self,
+        session: &mut Session,
+        shards: &BTreeMap<u8, Shard>,
+        limits: Limits,
+    ) -> Result<Step, SessionError> {
+        let Some((tick, target)) = self.at.values().map(|place| (place.tick, place.target)).min()
+        else {
+            return Ok(Step::Idle);
+        };
+        let group: Vec<u8> = self
+            .at
+            .iter()
+            .filter(|(_, place)| (place.tick, place.target) == (tick, target))
+            .map(|(shard, _)| *shard)
+            .collect();
+
+        let is_current = self.diff.as_ref().is_some_and(|diff| {
+            diff.from.id == tick && target.is_none_or(|target| diff.to.id == target)
+        });
+        if !is_current {
+            match self.open(session, shards, &group, tick, target).await? {
+                Ok(diff) => self.diff = Some(diff),
+                Err(step) => return Ok(step),
+            }
+        }
+        let diff = self.diff.as_ref().expect("opened just above");
+
+        let seq = group.iter().map(|shard| self.at[shard].seq).min().unwrap_or(0);
+        let numbers: Vec<i16> = group.iter().map(|shard| i16::from(*shard)).collect();
+        let mut chunk = self.spare.pop().unwrap_or_default();
+        let reach = read::read(session, diff, &numbers, seq, limits, &mut chunk).await?;
+
+        let mut moves = Vec::with_capacity(group.len());
+        for shard in group {
+            let before = self.at[&shard];
+            let after = match reach {
+                // Shards of one group may stand at unlike places within the diff.
+                Reach::Seq(seq) => Place { seq: seq.max(before.seq), ..before },
+                Reach::End => Place { tick: diff.to.id, target: None, seq: 0 },
+            };
+            self.at.insert(shard, after);
+            moves.push((shard, before, after));
+        }
+        let (tick, mark) = (diff.to.id, diff.to.mark);
+        Ok(Step::Deliver(Reading { chunk, tick, mark, moves, ends_diff: reach == Reach::End }))
+    }
+
+    /// Opens the diff behind `tick`.
+    async fn open(
+        &mut self,
+        session: &mut Session,
+        shards: &BTreeMap<u8, Shard>,
+        group: &[u8],
+        tick: i64,
+        target: Option<i64>,
+    ) -> Result<Result<Diff, Step>, SessionError> {
+        let missing = || SessionError::Query(diesel::result::Error::NotFound);
+        let to = if let Some(target) = target {
+            tick::find(session, target).await?.ok_or_else(missing)?
+        } else {
+            let mut poll = tick::poll(session, tick).await?;
+            if poll.ahead.is_empty() {
+                return Ok(Err(Step::CaughtUp { waiting: poll.waiting }));
+            }
+            if poll.ahead.len() == AHEAD
+                && group.iter().all(|shard| shards.get(shard).is_some_and(|s| s.may_aim(tick)))
+            {
+                let target = self.target(tick, poll.newest.id);
+                if target > poll.ahead[0].id {
+                    return Ok(Err(Step::Aim { shards: group.to_vec(), target }));
+                }
+            }
+            poll.ahead.swap_remove(0)
+        };
+        let from = match self.diff.take() {
+            Some(diff) if diff.to.id == tick => diff.to,
+            _ => tick::find(session, tick).await?.ok_or_else(missing)?,
+        };
+        let topics = self.topics(&to);
+        Ok(Ok(read::open(session, from, to, topics).await?))
+    }
+
+    /// The furthest tick to aim at: not past one that a topic filter names, nor past our own
+    /// shards ahead, so that they come together.
+    fn target(&self, tick: i64, newest: i64) -> i64 {
+        let filters = self.filters.iter().map(|filter| filter.from_tick);
+        let shards = self.at.values().map(|place| place.target.unwrap_or(place.tick));
+        filters.chain(shards).filter(|limit| *limit > tick).fold(newest, i64::min)
+    }
+
+    /// The filter of a diff is chosen by its later tick.
+    fn topics(&self, to: &Tick) -> Option<Vec<String>> {
+        self.filters
+            .iter()
+            .rev()
+            .find(|filter| filter.from_tick <= to.id)
+            .and_then(|filter| filter.topics.clone())
+    }
+}

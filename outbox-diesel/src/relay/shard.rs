@@ -1,0 +1,56 @@
+//! What a relay knows of a shard that it leases.
+
+use std::collections::HashSet;
+
+use crate::lease::Claimed;
+use crate::settle::Place;
+
+/// How many diffs an owner delivers, at most, beyond the last place that a crash of the server
+/// cannot forget. A successor walks as many tick by tick before it steps over any, so that it
+/// repeats the positions of what its predecessor had sent.
+pub(super) const UNSETTLED_DIFFS: u32 = 32;
+
+/// A shard of ours.
+#[derive(Debug)]
+pub(super) struct Shard {
+    pub(super) epoch: i64,
+    /// The cursor, as the database has it.
+    pub(super) settled: Place,
+    /// What was delivered or parked.
+    pub(super) done: Place,
+    /// Diffs to walk tick by tick.
+    pub(super) walk: u32,
+    /// The broker has something of this tick: walk up to it.
+    pub(super) walk_to: i64,
+    /// Events that are parked: passed over.
+    pub(super) parked: HashSet<i64>,
+    /// Aggregates with parked events: later ones are parked too.
+    pub(super) blocked: HashSet<(String, String)>,
+}
+
+impl Shard {
+    pub(super) fn new(claimed: &Claimed) -> Self {
+        let place = Place { tick: claimed.tick, target: claimed.target, seq: claimed.seq };
+        Self {
+            epoch: claimed.epoch,
+            settled: place,
+            done: place,
+            walk: UNSETTLED_DIFFS + 1,
+            walk_to: 0,
+            parked: HashSet::new(),
+            blocked: HashSet::new(),
+        }
+    }
+
+    /// Whether it may step over ticks behind this one.
+    pub(super) fn may_aim(&self, tick: i64) -> bool {
+        self.walk == 0 && tick >= self.walk_to
+    }
+
+    /// Whether its main path passes over the aggregate.
+    pub(super) fn is_blocked(&self, aggregate_type: &str, aggregate_id: &str) -> bool {
+        // The common case must not allocate a key.
+        !self.blocked.is_empty()
+            && self.blocked.contains(&(aggregate_type.to_owned(), aggregate_id.to_owned()))
+    }
+}

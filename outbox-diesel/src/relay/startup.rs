@@ -1,0 +1,176 @@
+//! What must hold before a relay touches anything.
+
+use diesel::Queryable;
+use diesel::sql_types::{BigInt, Bool, Nullable, Text, Uuid as SqlUuid};
+use uuid::Uuid;
+
+use crate::migrate::MIGRATIONS;
+use crate::session::{Mode, Session, SessionError};
+use crate::statement::statement;
+use crate::subscription::{TopicFilter, filters};
+
+/// Why a relay does not start. It looks again every few seconds, so that what is mended needs no
+/// restart.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The schema is not there.
+    #[error("schema outbox is missing; run outbox_diesel::migrate::run")]
+    NotMigrated,
+    /// The schema is older than this library.
+    #[error(
+        "schema outbox is at version {found}, older than the {needed} of this library; run outbox_diesel::migrate::run"
+    )]
+    SchemaOlder {
+        /// The newest migration that ran.
+        found: String,
+        /// The newest one of this library.
+        needed: &'static str,
+    },
+    /// The schema is newer than this library.
+    #[error(
+        "schema outbox is at version {found}, newer than the {known} of this library; update outbox-diesel"
+    )]
+    SchemaNewer {
+        /// The newest migration that ran.
+        found: String,
+        /// The newest one of this library.
+        known: &'static str,
+    },
+    /// The tables were dumped and restored into another database, where transaction ids mean
+    /// something else.
+    #[error(
+        "this outbox was made in another database ({made_in}; this is {here}): its transaction ids mean nothing here; run \"outbox rebase\""
+    )]
+    Foreign {
+        /// System identifier and database oid stored.
+        made_in: String,
+        /// Those of this database.
+        here: String,
+    },
+    /// The server takes no writes.
+    #[error("connected to a read-only server; point the relay at the primary")]
+    ReadOnly,
+    /// No such subscription.
+    #[error("there is no subscription {0:?}; create it with outbox_diesel::subscription::create")]
+    NoSubscription(String),
+    /// The sequence was altered, so that draw order is not insert order.
+    #[error(
+        "sequence outbox.event_seq must have CACHE 1, INCREMENT 1 and NO CYCLE; put it back with ALTER SEQUENCE outbox.event_seq CACHE 1 INCREMENT BY 1 NO CYCLE"
+    )]
+    Sequence,
+    /// The sequence lies below events that exist, for example after a restore without setval.
+    #[error(
+        "sequence outbox.event_seq is at {at}, below the event {found}: it was set back or not restored; run \"outbox rebase\""
+    )]
+    SequenceBehind {
+        /// Where it is.
+        at: i64,
+        /// An event above.
+        found: i64,
+    },
+    /// A check itself failed.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+const INSTALLED: &str = "\
+SELECT to_regclass('outbox.migrations') IS NOT NULL, pg_is_in_recovery()";
+
+const NEWEST_MIGRATION: &str = "SELECT max(version) FROM outbox.migrations";
+
+const FACTS: &str = "\
+SELECT m.source_id, s.generation,
+       m.system_identifier, outbox.system_identifier(), m.database_oid, outbox.database_oid(),
+       q.seqincrement = 1 AND q.seqcache = 1 AND NOT q.seqcycle,
+       pg_sequence_last_value('outbox.event_seq'),
+       (SELECT e.seq FROM outbox.events e WHERE e.seq > pg_sequence_last_value('outbox.event_seq') ORDER BY e.seq LIMIT 1)
+FROM outbox.meta m
+CROSS JOIN pg_sequence q
+LEFT JOIN outbox.subscriptions s ON s.name = $1
+WHERE q.seqrelid = 'outbox.event_seq'::regclass";
+
+#[derive(Queryable)]
+struct FactsRow {
+    source_id: Uuid,
+    generation: Option<i64>,
+    made_by_system: Option<i64>,
+    system: Option<i64>,
+    made_in_database: Option<i64>,
+    database: Option<i64>,
+    sequence_in_order: bool,
+    sequence_at: Option<i64>,
+    event_above: Option<i64>,
+}
+
+/// What a relay needs to know of the outbox.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) source: Uuid,
+    pub(super) generation: i64,
+    pub(super) filters: Vec<TopicFilter>,
+}
+
+/// Checks the database and returns what the relay needs to know.
+pub(super) async fn check(session: &mut Session, subscription: &str) -> Result<Facts, Refusal> {
+    let installed: Vec<(bool, bool)> =
+        session.load(Mode::Read, statement::<(Bool, Bool)>(INSTALLED)).await?;
+    match installed.first() {
+        Some((true, false)) => {}
+        Some((true, true)) => return Err(Refusal::ReadOnly),
+        _ => return Err(Refusal::NotMigrated),
+    }
+    check_version(session).await?;
+    let rows: Vec<FactsRow> = session
+        .load(
+            Mode::Read,
+            statement::<(
+                SqlUuid,
+                Nullable<BigInt>,
+                Nullable<BigInt>,
+                Nullable<BigInt>,
+                Nullable<BigInt>,
+                Nullable<BigInt>,
+                Bool,
+                Nullable<BigInt>,
+                Nullable<BigInt>,
+            )>(FACTS)
+            .bind::<Text, _>(subscription.to_owned()),
+        )
+        .await?;
+    let facts = rows.into_iter().next().ok_or(Refusal::NotMigrated)?;
+    let differ = |made: Option<i64>, here| matches!((made, here), (Some(m), Some(h)) if m != h);
+    if differ(facts.made_by_system, facts.system) || differ(facts.made_in_database, facts.database)
+    {
+        let name = |system: Option<i64>, database: Option<i64>| {
+            let part = |id: Option<i64>| id.map_or("unknown".to_owned(), |id| id.to_string());
+            format!("system {}, database {}", part(system), part(database))
+        };
+        return Err(Refusal::Foreign {
+            made_in: name(facts.made_by_system, facts.made_in_database),
+            here: name(facts.system, facts.database),
+        });
+    }
+    if !facts.sequence_in_order {
+        return Err(Refusal::Sequence);
+    }
+    if let (Some(at), Some(found)) = (facts.sequence_at, facts.event_above) {
+        return Err(Refusal::SequenceBehind { at, found });
+    }
+    let generation =
+        facts.generation.ok_or_else(|| Refusal::NoSubscription(subscription.to_owned()))?;
+    let filters = filters(session, subscription).await?;
+    Ok(Facts { source: facts.source_id, generation, filters })
+}
+
+async fn check_version(session: &mut Session) -> Result<(), Refusal> {
+    let found: Vec<Option<String>> =
+        session.load(Mode::Read, statement::<Nullable<Text>>(NEWEST_MIGRATION)).await?;
+    let found = found.into_iter().next().flatten().unwrap_or_default();
+    let known = MIGRATIONS.last().expect("the library has migrations").version;
+    match found.as_str().cmp(known) {
+        std::cmp::Ordering::Equal => Ok(()),
+        std::cmp::Ordering::Less => Err(Refusal::SchemaOlder { found, needed: known }),
+        std::cmp::Ordering::Greater => Err(Refusal::SchemaNewer { found, known }),
+    }
+}

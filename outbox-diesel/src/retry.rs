@@ -1,0 +1,227 @@
+//! Retry: tries parked events again, in aggregate order, by the owner of their shard and under its
+//! epoch.
+
+use chrono::{DateTime, Utc};
+use diesel::Queryable;
+use diesel::sql_types::{
+    Array, BigInt, Integer, Json, Nullable, SmallInt, Text, Timestamptz, Uuid as SqlUuid,
+};
+use uuid::Uuid;
+
+use crate::lease::Identity;
+use crate::message::{Chunk, Fields};
+use crate::options::RetryOptions;
+use crate::park::{fate, millis, storable};
+use crate::read::Limits;
+use crate::session::{Mode, Session, SessionError};
+use crate::statement::{RawJson, statement};
+
+/// How many aggregates one pass tries.
+const HEADS: i64 = 100;
+
+// Only what the cursor has passed: else a crash before the settle would send it again. A place
+// within the current diff is told by its seq, since its tick lies above the cursor's.
+// An event is due together with those held behind it.
+const DUE: &str = "\
+WITH due AS MATERIALIZED (
+    SELECT p.subscription, p.shard, p.aggregate_type, p.aggregate_id, p.tick, p.seq, c.tick AS passed_tick, c.seq AS passed_seq
+    FROM outbox.parked p
+    JOIN outbox.cursors c ON c.subscription = p.subscription AND c.shard = p.shard
+    WHERE p.subscription = $1 AND p.shard = ANY ($2::smallint[]) AND p.next_attempt_at <= clock_timestamp()
+      AND (p.tick <= c.tick OR p.seq <= c.seq)
+      AND NOT EXISTS (
+          SELECT FROM outbox.parked earlier
+          WHERE earlier.subscription = p.subscription AND earlier.shard = p.shard
+            AND earlier.aggregate_type = p.aggregate_type AND earlier.aggregate_id = p.aggregate_id
+            AND (earlier.tick, earlier.seq) < (p.tick, p.seq))
+    ORDER BY p.next_attempt_at LIMIT $3
+)
+SELECT seq, tick, shard, id, topic, aggregate_type, aggregate_id, event_type, event_version, dedup_key,
+       payload, headers, created_at, attempts
+FROM (
+    SELECT f.*, sum(size) OVER (ORDER BY f.tick, f.seq ROWS UNBOUNDED PRECEDING) - size AS before
+    FROM (
+        SELECT e.*, octet_length(e.payload::text) + octet_length(e.headers::text) AS size
+        FROM due d CROSS JOIN LATERAL (
+            SELECT * FROM outbox.parked e
+            WHERE e.subscription = d.subscription AND e.shard = d.shard
+              AND e.aggregate_type = d.aggregate_type AND e.aggregate_id = d.aggregate_id
+              AND (e.tick <= d.passed_tick OR e.seq <= d.passed_seq)
+              AND NOT e.dead
+            ORDER BY e.tick, e.seq LIMIT $4) e
+        ORDER BY e.tick, e.seq LIMIT $5
+    ) f
+) g
+WHERE before < $6
+ORDER BY tick, seq";
+
+#[derive(Queryable)]
+struct DueRow {
+    seq: i64,
+    tick: i64,
+    shard: i16,
+    id: Uuid,
+    topic: String,
+    aggregate_type: String,
+    aggregate_id: String,
+    event_type: String,
+    event_version: i16,
+    dedup_key: Option<String>,
+    payload: RawJson,
+    headers: RawJson,
+    created_at: DateTime<Utc>,
+    attempts: i32,
+}
+
+/// Reads what is due into the chunk and returns the attempts made so far, event by event.
+pub(crate) async fn due(
+    session: &mut Session,
+    who: &Identity,
+    shards: Vec<i16>,
+    limits: Limits,
+    chunk: &mut Chunk,
+) -> Result<Vec<i32>, SessionError> {
+    chunk.clear();
+    let events = i64::from(limits.events);
+    let rows: Vec<DueRow> = session
+        .load(
+            Mode::Read,
+            statement::<(
+                BigInt,
+                BigInt,
+                SmallInt,
+                SqlUuid,
+                Text,
+                Text,
+                Text,
+                Text,
+                SmallInt,
+                Nullable<Text>,
+                Json,
+                Json,
+                Timestamptz,
+                Integer,
+            )>(DUE)
+            .bind::<Text, _>(who.subscription.clone())
+            .bind::<Array<SmallInt>, _>(shards)
+            .bind::<BigInt, _>(HEADS)
+            .bind::<BigInt, _>(events)
+            .bind::<BigInt, _>(events)
+            .bind::<BigInt, _>(i64::from(limits.bytes)),
+        )
+        .await?;
+    for row in &rows {
+        chunk.push(Fields {
+            tick: row.tick,
+            seq: row.seq,
+            shard: u8::try_from(row.shard).unwrap_or(0),
+            id: row.id,
+            topic: &row.topic,
+            aggregate_type: &row.aggregate_type,
+            aggregate_id: &row.aggregate_id,
+            event_type: &row.event_type,
+            event_version: row.event_version,
+            dedup_key: row.dedup_key.as_deref(),
+            payload: &String::from_utf8_lossy(&row.payload.0),
+            headers: &String::from_utf8_lossy(&row.headers.0),
+            created_at: row.created_at,
+        });
+    }
+    Ok(rows.iter().map(|row| row.attempts).collect())
+}
+
+/// An event that was rejected once more.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) seq: i64,
+    /// With this one.
+    pub(crate) attempts: u16,
+    pub(crate) error: String,
+}
+
+// Guarded like every write of an owner.
+const SETTLE: &str = "\
+WITH mine AS MATERIALIZED (
+    SELECT c.shard FROM outbox.cursors c
+    JOIN unnest($1::smallint[], $2::bigint[]) AS o (shard, epoch) ON o.shard = c.shard AND o.epoch = c.epoch
+    WHERE c.subscription = $3 AND c.owner = $4
+    ORDER BY c.shard FOR UPDATE OF c
+), gone AS (
+    DELETE FROM outbox.parked p USING mine
+    WHERE p.subscription = $5 AND p.seq = ANY ($6::bigint[]) AND p.shard = mine.shard
+), failed AS (
+    UPDATE outbox.parked p
+    SET attempts = f.attempts, next_attempt_at = clock_timestamp() + f.pause * interval '1 ms',
+        error = f.error, dead = f.pause IS NULL, updated_at = clock_timestamp()
+    FROM unnest($7::bigint[], $8::integer[], $9::bigint[], $10::text[]) AS f (seq, attempts, pause, error), mine
+    WHERE p.subscription = $11 AND p.seq = f.seq AND p.shard = mine.shard
+)
+SELECT shard FROM mine";
+
+/// Forgets what was delivered, reschedules what failed, and returns the shards that are still ours.
+pub(crate) async fn settle(
+    session: &mut Session,
+    who: &Identity,
+    epochs: &[(u8, i64)],
+    delivered: Vec<i64>,
+    failures: &[Failure],
+    retry: &RetryOptions,
+) -> Result<Vec<i16>, SessionError> {
+    let pauses: Vec<Option<i64>> =
+        failures.iter().map(|failure| fate(failure.attempts, retry).pause.map(millis)).collect();
+    session
+        .load(
+            Mode::Durable,
+            statement::<SmallInt>(SETTLE)
+                .bind::<Array<SmallInt>, _>(
+                    epochs.iter().map(|(shard, _)| i16::from(*shard)).collect::<Vec<_>>(),
+                )
+                .bind::<Array<BigInt>, _>(
+                    epochs.iter().map(|(_, epoch)| *epoch).collect::<Vec<_>>(),
+                )
+                .bind::<Text, _>(who.subscription.clone())
+                .bind::<SqlUuid, _>(who.relay)
+                .bind::<Text, _>(who.subscription.clone())
+                .bind::<Array<BigInt>, _>(delivered)
+                .bind::<Array<BigInt>, _>(
+                    failures.iter().map(|failure| failure.seq).collect::<Vec<_>>(),
+                )
+                .bind::<Array<Integer>, _>(
+                    failures.iter().map(|failure| i32::from(failure.attempts)).collect::<Vec<_>>(),
+                )
+                .bind::<Array<Nullable<BigInt>>, _>(pauses)
+                .bind::<Array<Text>, _>(
+                    failures.iter().map(|failure| storable(&failure.error)).collect::<Vec<_>>(),
+                )
+                .bind::<Text, _>(who.subscription.clone()),
+        )
+        .await
+}
+
+// The lowest of an aggregate is due, whoever removed the one before it. Index-only but for the
+// rows it changes: `parked` holds failures, not traffic.
+const PROMOTE: &str = "\
+UPDATE outbox.parked p SET next_attempt_at = clock_timestamp(), updated_at = clock_timestamp()
+WHERE p.subscription = $1 AND p.shard = ANY ($2::smallint[])
+  AND p.next_attempt_at IS NULL AND NOT p.dead
+  AND NOT EXISTS (
+      SELECT FROM outbox.parked earlier
+      WHERE earlier.subscription = p.subscription AND earlier.shard = p.shard
+        AND earlier.aggregate_type = p.aggregate_type AND earlier.aggregate_id = p.aggregate_id
+        AND (earlier.tick, earlier.seq) < (p.tick, p.seq))";
+
+/// Makes held events due that wait behind nothing any more.
+pub(crate) async fn promote(
+    session: &mut Session,
+    who: &Identity,
+    shards: Vec<i16>,
+) -> Result<usize, SessionError> {
+    session
+        .execute(
+            Mode::Durable,
+            statement::<()>(PROMOTE)
+                .bind::<Text, _>(who.subscription.clone())
+                .bind::<Array<SmallInt>, _>(shards),
+        )
+        .await
+}

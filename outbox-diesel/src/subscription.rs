@@ -1,0 +1,131 @@
+//! Subscription: a named group of relays with its own cursors and failures.
+
+use diesel::sql_types::{Array, BigInt, Nullable, Text};
+use diesel_async::{AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
+
+use crate::session::{Mode, Session, SessionError};
+use crate::statement::statement;
+
+/// Where a new subscription begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Start {
+    /// With the oldest event that is still kept.
+    Earliest,
+    /// With events that commit from now on.
+    Now,
+}
+
+/// Under the tick lock: the deletion of old ticks must not miss the new cursors.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(outbox.tick_lock_key())";
+
+// A name that existed before starts with a higher generation than it had: a broker that remembers
+// its positions must not take new ones for repeats. The clock is above every generation counted up.
+const CREATE: &str = "\
+WITH start AS (
+    SELECT CASE WHEN $1::boolean THEN 0 ELSE max(tick) END AS tick FROM outbox.ticks
+), created AS (
+    INSERT INTO outbox.subscriptions (name, generation)
+    VALUES ($2::text, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+    ON CONFLICT DO NOTHING RETURNING name
+), filtered AS (
+    INSERT INTO outbox.topic_filters (subscription, from_tick, topics)
+    SELECT name, 0, $3::text[] FROM created
+)
+INSERT INTO outbox.cursors (subscription, shard, tick)
+SELECT name, shard, tick FROM created, start, generate_series(0, 15) shard";
+
+/// Creates a subscription and says whether it is new; an existing one is left as it is.
+///
+/// `topics` are the only ones it gets; empty means all of them.
+///
+/// # Errors
+/// What the database says.
+///
+/// # Cancel safety
+/// Drop the connection if the future was dropped: its transaction may still be open.
+pub async fn create(
+    conn: &mut AsyncPgConnection,
+    name: &str,
+    start: Start,
+    topics: &[&str],
+) -> diesel::QueryResult<bool> {
+    let topics = (!topics.is_empty()).then_some(topics);
+    if start == Start::Now {
+        // Without a tick from now, "now" would be the newest one there is. Another relay may just
+        // be taking one: then that is "now", and the lock below waits for it.
+        conn.batch_execute(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT outbox.take_tick(); COMMIT",
+        )
+        .await?;
+    }
+    conn.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+    let created = async {
+        conn.batch_execute(LOCK).await?;
+        statement::<()>(CREATE)
+            .bind::<diesel::sql_types::Bool, _>(start == Start::Earliest)
+            .bind::<Text, _>(name)
+            .bind::<Nullable<Array<Text>>, _>(topics)
+            .execute(conn)
+            .await
+    }
+    .await;
+    match created {
+        Ok(cursors) => {
+            conn.batch_execute("COMMIT").await?;
+            Ok(cursors > 0)
+        }
+        Err(error) => {
+            // The first error counts; a lost connection is rolled back anyway.
+            conn.batch_execute("ROLLBACK").await.ok();
+            Err(error)
+        }
+    }
+}
+
+/// From which tick on a subscription gets which topics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TopicFilter {
+    pub(crate) from_tick: i64,
+    /// None: all.
+    pub(crate) topics: Option<Vec<String>>,
+}
+
+const FILTERS: &str = "\
+SELECT from_tick, topics FROM outbox.topic_filters WHERE subscription = $1 ORDER BY from_tick";
+
+/// The filters of a subscription, ascending.
+pub(crate) async fn filters(
+    session: &mut Session,
+    subscription: &str,
+) -> Result<Vec<TopicFilter>, SessionError> {
+    let rows: Vec<(i64, Option<Vec<String>>)> = session
+        .load(
+            Mode::Read,
+            statement::<(BigInt, Nullable<Array<Text>>)>(FILTERS)
+                .bind::<Text, _>(subscription.to_owned()),
+        )
+        .await?;
+    Ok(rows.into_iter().map(|(from_tick, topics)| TopicFilter { from_tick, topics }).collect())
+}
+
+const RAISE_GENERATION: &str = "\
+UPDATE outbox.subscriptions SET generation = greatest(generation, $1) + 1 WHERE name = $2
+RETURNING generation";
+
+/// Raises the generation above this one and returns it.
+pub(crate) async fn raise_generation(
+    session: &mut Session,
+    subscription: &str,
+    above: i64,
+) -> Result<i64, SessionError> {
+    let raised: Vec<i64> = session
+        .load(
+            Mode::Durable,
+            statement::<BigInt>(RAISE_GENERATION)
+                .bind::<BigInt, _>(above)
+                .bind::<Text, _>(subscription.to_owned()),
+        )
+        .await?;
+    Ok(raised.into_iter().next().ok_or(diesel::result::Error::NotFound)?)
+}

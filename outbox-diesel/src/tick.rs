@@ -1,0 +1,108 @@
+//! Tick: saves a snapshot, so that what became visible between two of them is the same for
+//! everyone who reads it.
+
+use diesel::Queryable;
+use diesel::sql_types::{BigInt, Bool, Nullable};
+
+use crate::session::{DURABLE, Mode, Session, SessionError};
+use crate::snapshot::sql_types::{PgSnapshot, Xid8};
+use crate::snapshot::{Snapshot, Xid};
+use crate::statement::statement;
+
+/// A saved snapshot; the columns of `outbox.ticks`.
+#[derive(Debug, Clone, Queryable)]
+pub(crate) struct Tick {
+    pub(crate) id: i64,
+    pub(crate) mark: i64,
+    pub(crate) xid: Xid,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) seq_before: i64,
+    pub(crate) seq_after: i64,
+}
+
+type TickColumns = (BigInt, BigInt, Xid8, PgSnapshot, BigInt, BigInt);
+
+/// How many ticks a poll returns at most.
+pub(crate) const AHEAD: usize = 8;
+
+const FIND: &str = "\
+SELECT tick, mark, xid, snapshot, seq_before, seq_after FROM outbox.ticks WHERE tick = $1";
+
+// Waiting: something was drawn from the sequence since the newest tick began, or committed of what
+// was in flight then. Compared with seq_before: what lies between it and seq_after may have been in
+// flight and is in nobody's list.
+const POLL: &str = "\
+WITH newest AS MATERIALIZED (
+    SELECT t.tick, t.mark, t.xid, t.snapshot, t.seq_before, t.seq_after,
+           greatest(
+               (SELECT k.seq_before FROM outbox.ticks k
+                WHERE k.xid <= pg_snapshot_xmin(t.snapshot) ORDER BY k.xid DESC LIMIT 1),
+               (SELECT m.seq_floor FROM outbox.meta m), 0) AS seq_floor
+    FROM (SELECT * FROM outbox.ticks ORDER BY tick DESC LIMIT 1) t
+)
+SELECT a.tick, a.mark, a.xid, a.snapshot, a.seq_before, a.seq_after, NULL::boolean
+FROM (SELECT * FROM outbox.ticks WHERE tick > $1 ORDER BY tick LIMIT 8) a
+UNION ALL
+SELECT n.tick, n.mark, n.xid, n.snapshot, n.seq_before, n.seq_after,
+       CASE WHEN pg_sequence_last_value('outbox.event_seq') <= n.seq_before THEN
+           EXISTS (SELECT FROM pg_snapshot_xip(n.snapshot) x (xid)
+                   CROSS JOIN LATERAL (
+                       SELECT FROM outbox.events e
+                       WHERE e.xid = x.xid AND e.seq > n.seq_floor AND e.seq <= n.seq_before LIMIT 1) e)
+           OR EXISTS (SELECT FROM outbox.events e
+                      WHERE e.xid >= pg_snapshot_xmax(n.snapshot) AND e.xid < n.xid
+                        AND e.seq > n.seq_floor AND e.seq <= n.seq_before)
+       ELSE true END
+FROM newest n";
+
+/// What a look at the log tells.
+#[derive(Debug)]
+pub(crate) struct Poll {
+    /// The next ticks above the one asked for, ascending, at most [`AHEAD`].
+    pub(crate) ahead: Vec<Tick>,
+    /// The newest tick.
+    pub(crate) newest: Tick,
+    /// Whether events may have become visible since the newest tick.
+    pub(crate) waiting: bool,
+}
+
+/// Looks for ticks above `tick`, and whether another one should be taken.
+pub(crate) async fn poll(session: &mut Session, tick: i64) -> Result<Poll, SessionError> {
+    type Row = (i64, i64, Xid, Snapshot, i64, i64, Option<bool>);
+    let rows: Vec<Row> = session
+        .load(
+            Mode::Read,
+            statement::<(BigInt, BigInt, Xid8, PgSnapshot, BigInt, BigInt, Nullable<Bool>)>(POLL)
+                .bind::<BigInt, _>(tick),
+        )
+        .await?;
+    let mut ahead = Vec::new();
+    let mut newest = None;
+    for (id, mark, xid, snapshot, seq_before, seq_after, waiting) in rows {
+        let tick = Tick { id, mark, xid, snapshot, seq_before, seq_after };
+        match waiting {
+            None => ahead.push(tick),
+            Some(waiting) => newest = Some((tick, waiting)),
+        }
+    }
+    let (newest, waiting) = newest.ok_or(diesel::result::Error::NotFound)?;
+    Ok(Poll { ahead, newest, waiting })
+}
+
+/// Takes a tick; does nothing if another relay is just taking one.
+pub(crate) async fn take(session: &mut Session) -> Result<(), SessionError> {
+    // One message. No statement timeout: a commit that was cancelled while it waits for a standby
+    // is visible, but not durable.
+    let take = format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = 0; \
+         {DURABLE}SELECT outbox.take_tick(); COMMIT"
+    );
+    session.batch(&take).await
+}
+
+/// The tick of this id.
+pub(crate) async fn find(session: &mut Session, tick: i64) -> Result<Option<Tick>, SessionError> {
+    let ticks =
+        session.load(Mode::Read, statement::<TickColumns>(FIND).bind::<BigInt, _>(tick)).await?;
+    Ok(ticks.into_iter().next())
+}

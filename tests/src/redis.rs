@@ -1,0 +1,74 @@
+//! [`TestRedis`]: each test owns a prefix.
+
+use std::env;
+use std::sync::OnceLock;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{Client, Commands as _};
+use xtask::redis::{Options, Redis};
+
+/// A prefix on a shared Redis. Its keys are deleted when the value is dropped.
+#[derive(Debug)]
+pub struct TestRedis {
+    client: Client,
+    prefix: String,
+}
+
+impl TestRedis {
+    /// A prefix that no other test has, on the shared server.
+    #[must_use]
+    pub fn new() -> Self {
+        let client = Client::open(shared_server()).expect("a server's URL: redis://host:port");
+        Self { client, prefix: format!("test-{}:", uuid::Uuid::new_v4().simple()) }
+    }
+
+    /// Where the server is.
+    #[must_use]
+    pub fn url(&self) -> String {
+        shared_server().to_owned()
+    }
+
+    /// What all keys of the test begin with: give it to the publisher, or to the topics.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// A connection.
+    pub async fn connect(&self) -> MultiplexedConnection {
+        self.client.get_multiplexed_async_connection().await.expect("Redis takes connections")
+    }
+}
+
+impl Default for TestRedis {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for TestRedis {
+    fn drop(&mut self) {
+        // A server that the test has killed has no keys to delete.
+        let Ok(mut conn) = self.client.get_connection() else { return };
+        let keys: Vec<String> = conn
+            .scan_match(format!("*{}*", self.prefix))
+            .map(|keys| keys.filter_map(Result::ok).collect())
+            .unwrap_or_default();
+        if !keys.is_empty() {
+            conn.del::<_, ()>(keys).ok();
+        }
+    }
+}
+
+/// The server of `REDIS_URL`, as under `cargo xtask test`, or else a private one that ends with this
+/// process.
+fn shared_server() -> &'static str {
+    static URL: OnceLock<String> = OnceLock::new();
+    static PRIVATE: OnceLock<Redis> = OnceLock::new();
+    URL.get_or_init(|| {
+        env::var("REDIS_URL").unwrap_or_else(|_| {
+            let start = || Redis::start(Options::default()).unwrap_or_else(|why| panic!("{why}"));
+            PRIVATE.get_or_init(start).url()
+        })
+    })
+}
