@@ -4,7 +4,7 @@
 //! pool guards. Import the one that fits the connection.
 
 mod insert;
-mod row;
+pub(crate) mod row;
 
 use std::collections::HashMap;
 
@@ -191,6 +191,9 @@ mod asynchronous {
 
         /// Emits events in slice order, in one statement whatever their number; see
         /// [`Emit::emit_all`].
+        ///
+        /// Several types in one slice, in a future that must be `Send`: the slice lives until the
+        /// `.await` is over, so write `&[&created as &(dyn OutboxEvent + Sync), &paid]`.
         ///
         /// # Errors
         /// As [`emit`](Self::emit). All are checked before any is sent.

@@ -150,14 +150,16 @@ async fn the_future_of_an_emit_is_send_even_if_the_event_is_not_sync() {
         let mut conn = pool.get().await.expect("the pool has a connection");
         conn.transaction::<_, EmitError, _>(async |conn| {
             conn.emit(&Counted(Cell::new(1))).await?;
-            conn.emit_all(&[Counted(Cell::new(2)), Counted(Cell::new(3))]).await
+            conn.emit_all(&[Counted(Cell::new(2)), Counted(Cell::new(3))]).await?;
+            let (plain, with_header) = (TestEvent::new(4), TestEvent::new(5).with_header("n", "v"));
+            conn.emit_all(&[&plain as &(dyn OutboxEvent + Sync), &with_header]).await
         })
         .await
     })
     .await
     .unwrap()
     .unwrap();
-    assert_eq!(database.emitted(), ["1", "2", "3"]);
+    assert_eq!(database.emitted(), ["1", "2", "3", "4", "5"]);
 }
 
 /// An application's error, as many write it.

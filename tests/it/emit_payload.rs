@@ -160,8 +160,8 @@ fn a_payload_has_at_most_its_limit_of_bytes() {
     else {
         panic!("{refused:?}");
     };
-    emit(&database, &sized(1024 * 1024 + 1).payload_limit(2_usize << 20)).unwrap();
-    assert!(emit(&database, &sized(8).payload_limit(7_usize)).is_err());
+    emit(&database, &sized(1024 * 1024 + 1).payload_limit(2 << 20)).unwrap();
+    assert!(emit(&database, &sized(8).payload_limit(7)).is_err());
 }
 
 #[test]

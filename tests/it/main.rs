@@ -10,3 +10,4 @@ mod emit_statements;
 mod emit_transaction;
 mod migrate;
 mod relay;
+mod testing;

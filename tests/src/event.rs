@@ -19,17 +19,6 @@ pub struct TestEvent {
     payload_limit: usize,
 }
 
-macro_rules! setters {
-    ($($name:ident: $type:ty),* $(,)?) => {
-        $(#[doc = concat!("Sets the ", stringify!($name), ".")]
-        #[must_use]
-        pub fn $name(mut self, $name: impl Into<$type>) -> Self {
-            self.$name = $name.into();
-            self
-        })*
-    };
-}
-
 impl TestEvent {
     /// `order.created` of the order with this id, with the payload `{}`.
     #[must_use]
@@ -53,11 +42,32 @@ impl TestEvent {
         Self { aggregate_id: None, ..Self::new("") }
     }
 
-    setters! {
-        aggregate_type: String,
-        event_type: String,
-        event_version: i16,
-        payload_limit: usize,
+    /// Sets the version of the payload's shape.
+    #[must_use]
+    pub fn event_version(mut self, event_version: i16) -> Self {
+        self.event_version = event_version;
+        self
+    }
+
+    /// Sets the largest payload that emit accepts.
+    #[must_use]
+    pub fn payload_limit(mut self, payload_limit: usize) -> Self {
+        self.payload_limit = payload_limit;
+        self
+    }
+
+    /// Sets the aggregate type.
+    #[must_use]
+    pub fn aggregate_type(mut self, aggregate_type: impl Into<String>) -> Self {
+        self.aggregate_type = aggregate_type.into();
+        self
+    }
+
+    /// Sets the event type.
+    #[must_use]
+    pub fn event_type(mut self, event_type: impl Into<String>) -> Self {
+        self.event_type = event_type.into();
+        self
     }
 
     /// Sets the topic; without, it is the aggregate type.

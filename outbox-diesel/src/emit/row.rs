@@ -16,20 +16,20 @@ const HEADERS_LIMIT: usize = 64 * 1024;
 
 /// One event, ready to be inserted.
 #[derive(Debug)]
-pub(super) struct Row {
-    pub(super) id: Uuid,
-    pub(super) topic: String,
-    pub(super) aggregate_type: String,
-    pub(super) aggregate_id: String,
-    pub(super) event_type: String,
-    pub(super) event_version: i16,
-    pub(super) dedup_key: Option<String>,
-    pub(super) payload: RawJson,
-    pub(super) headers: RawJson,
+pub(crate) struct Row {
+    pub(crate) id: Uuid,
+    pub(crate) topic: String,
+    pub(crate) aggregate_type: String,
+    pub(crate) aggregate_id: String,
+    pub(crate) event_type: String,
+    pub(crate) event_version: i16,
+    pub(crate) dedup_key: Option<String>,
+    pub(crate) payload: RawJson,
+    pub(crate) headers: RawJson,
 }
 
 impl Row {
-    pub(super) fn new<E: OutboxEvent + ?Sized>(event: &E) -> Result<Self, EmitError> {
+    pub(crate) fn new<E: OutboxEvent + ?Sized>(event: &E) -> Result<Self, EmitError> {
         let event_type = text("event type", event.event_type())?;
         let aggregate_type = text("aggregate type", event.aggregate_type())?;
         let aggregate_id = text("aggregate id", &event.aggregate_id()?)?;
