@@ -201,8 +201,8 @@ impl RedisPublisher {
 }
 
 /// # Cancel safety
-/// Either future can be dropped: the connection goes with it, and the next contact makes a new one
-/// and writes its epoch anew. What the dropped call had sent may still be run by Redis until then.
+/// Either future can be dropped: the connection goes with it, and the next contact makes a new one.
+/// Redis may still run what the dropped call had sent, until it hears of a higher epoch.
 impl Publisher for RedisPublisher {
     async fn contact(&mut self, batch: &Batch<'_>) -> Result<Vec<Contact>, Unavailable> {
         pack::check_stamp(batch.stamp()).map_err(Unavailable)?;
