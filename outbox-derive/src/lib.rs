@@ -1,1 +1,147 @@
 //! `#[derive(OutboxEvent)]`, re-exported by `outbox-diesel`.
+
+mod name;
+
+mod argument;
+mod attr;
+
+mod ast;
+mod case;
+mod check;
+
+mod body;
+mod bounds;
+mod expand;
+
+use proc_macro2::TokenStream;
+use syn::{DeriveInput, parse_macro_input};
+
+/// Implements `OutboxEvent` for a struct or an enum.
+///
+/// The payload is what serde makes of the value, so the type derives `serde::Serialize` as well.
+/// Everything else is said in `#[outbox(...)]`:
+///
+/// ```
+/// use outbox_diesel::{Headers, OutboxEvent};
+/// use serde::Serialize;
+///
+/// #[derive(Serialize, OutboxEvent)]
+/// #[outbox(aggregate = "order", topic = "orders")]
+/// struct OrderCreated {
+///     #[outbox(aggregate_id)]
+///     id: i64,
+///     #[outbox(header)]
+///     tenant: Option<String>,
+///     total: u32,
+/// }
+///
+/// #[derive(Serialize, OutboxEvent)]
+/// #[outbox(aggregate = "order", aggregate_id = "order_id")]
+/// enum OrderEvent {
+///     Paid { order_id: i64, amount: u32 },
+///     #[outbox(version = 2, header("reason" = reason.to_lowercase()))]
+///     Cancelled { order_id: i64, reason: String },
+///     #[outbox(delegate)]
+///     Created(OrderCreated),
+/// }
+///
+/// let created = OrderCreated { id: 7, tenant: Some("acme".into()), total: 250 };
+/// assert_eq!(created.event_type(), "order.created");
+/// assert_eq!(created.topic(), "orders");
+/// assert_eq!(created.aggregate_id()?, "7");
+///
+/// let cancelled = OrderEvent::Cancelled { order_id: 7, reason: "LATE".into() };
+/// let mut headers = Headers::default();
+/// cancelled.headers(&mut headers);
+/// assert_eq!(headers.get("reason"), Some("late"));
+/// assert_eq!((cancelled.event_type(), cancelled.event_version()), ("order.cancelled", 2));
+/// # Ok::<(), outbox_diesel::MissingAggregateId>(())
+/// ```
+///
+/// # Options
+///
+/// | Option | On | Type | Default | Example |
+/// |---|---|---|---|---|
+/// | `aggregate` | struct, enum | name | required, unless all variants delegate | `aggregate = "order"` |
+/// | `aggregate_id` | struct, enum, variant | source | required, here or on a field | `aggregate_id = "id"` |
+/// | `aggregate_id` | field | | | `aggregate_id` |
+/// | `event_type` | struct, variant | name | [see below](#default-event-types) | `event_type = "order.created"` |
+/// | `version` | struct, enum, variant | 1 to 32767 | 1 | `version = 2` |
+/// | `topic` | struct, enum, variant | name | the aggregate | `topic = "orders"` |
+/// | `dedup_key` | struct, enum, variant | source | no key | `dedup_key("tenant", "request")` |
+/// | `dedup_key` | field | | | `dedup_key` |
+/// | `header` | struct, enum, variant; repeatable | name and expression | | `header("tenant" = self.tenant)` |
+/// | `header` | field | name | the field's name | `header = "tenant"` |
+/// | `delegate` | variant | | | `delegate` |
+/// | `crate` | struct, enum | path | `::outbox_diesel` | `crate = "platform::outbox_diesel"` |
+///
+/// - A **name** is a string literal of 1 to 255 bytes without control characters.
+/// - A **source** is one of: a field, `"id"` (`"0"` in a tuple); several fields,
+///   `aggregate_id("tenant", "id")`; or any expression that is not a bare literal,
+///   `aggregate_id = self.id.0`. A constant is a block: `aggregate_id = { "ping" }`.
+/// - An **expression** sees the event as `self`. On a variant it also sees the variant's fields,
+///   as references, by name, or as `_0`, `_1` where they have none.
+/// - An enum's options are defaults for its variants; what a variant or its fields say comes
+///   first. Headers add up; of two with one name, the one nearer to the field wins.
+/// - `delegate` is for a variant with one unnamed field that is an event itself. That event says
+///   everything but the payload, which remains what serde makes of the enum; headers of the enum
+///   come on top.
+/// - `crate` is where `outbox_diesel` is found, when it is renamed or re-exported: the compiler
+///   then says that it could not find `outbox_diesel` in the list of imported crates.
+///
+/// # Values
+///
+/// Ids, keys and headers are what `Display` makes of the value; where a type's `Display` hides
+/// something, name what does not: `aggregate_id = self.id.expose()`. An `Option` is never turned
+/// into text: with `None`, the aggregate id is an error (`MissingAggregateId`) and nothing is
+/// emitted, a dedup key is no key, and a header is left out.
+///
+/// If several fields are marked `aggregate_id`, or named, they form one id: their texts in order,
+/// with `:` between them, and with a `\` before each `:` and `\` in them. So (`a:b`, `c`) is
+/// `a\:b:c` and (`a`, `b:c`) is `a:b\:c`. A single field is taken as it is. Dedup keys likewise;
+/// if one part is `None`, there is no key.
+///
+/// # Default event types
+///
+/// The aggregate, a dot, and what happened: the name of the struct or variant in serde's
+/// `snake_case` (`_` before every uppercase letter but the first, then ASCII letters lowercased),
+/// less the aggregate if the name starts with it. For that comparison the aggregate is put into
+/// `snake_case` too, with `_` for what is not a letter or digit. Renaming the type renames its
+/// events on the wire; `event_type` keeps the old name.
+///
+/// | Type or variant | Aggregate | Event type |
+/// |---|---|---|
+/// | `OrderCreated` | `order` | `order.created` |
+/// | `Created` | `order` | `order.created` |
+/// | `PaymentCaptured` | `order` | `order.payment_captured` |
+/// | `Order` | `order` | `order.order` |
+/// | `Order_` | `order` | `order.order_` |
+/// | `OrderlyDone` | `order` | `order.orderly_done` |
+/// | `OrderOrderCreated` | `order` | `order.order_created` |
+/// | `OrderV2Created` | `order` | `order.v2_created` |
+/// | `HTTPFailed` | `order` | `order.h_t_t_p_failed` |
+/// | `HTTPFailed` | `HTTP` | `HTTP.failed` |
+/// | `Ipv4Seen` | `host` | `host.ipv4_seen` |
+/// | `A1B2` | `host` | `host.a1_b2` |
+/// | `Über` | `order` | `order.Über` |
+/// | `GrößeÄndern` | `order` | `order.größe_Ändern` |
+/// | `r#Move` | `game` | `game.move` |
+/// | `PurchaseOrderCreated` | `purchase_order` | `purchase_order.created` |
+/// | `PurchaseOrderCreated` | `purchase-order` | `purchase-order.created` |
+/// | `PurchaseOrderCreated` | `purchase.order` | `purchase.order.created` |
+/// | `PurchaseOrderCreated` | `PurchaseOrder` | `PurchaseOrder.created` |
+/// | `PurchaseOrderCreated` | `order` | `order.purchase_order_created` |
+/// | `OrderCreated` | `shop.order` | `shop.order.order_created` |
+#[proc_macro_derive(OutboxEvent, attributes(outbox))]
+pub fn derive_outbox_event(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    derive(&input).unwrap_or_else(|mistakes| expand::fallback(&input, &mistakes)).into()
+}
+
+fn derive(input: &DeriveInput) -> syn::Result<TokenStream> {
+    let mut errors = argument::Errors::default();
+    let written = ast::Input::parse(input, &mut errors)?;
+    let event = check::check(&written, &mut errors);
+    errors.finish()?;
+    Ok(expand::event(&event))
+}

@@ -67,7 +67,7 @@ pub trait OutboxEvent {
 
     /// Wraps the event so that it also carries this header; an equal name is replaced.
     ///
-    /// ```ignore
+    /// ```
     /// # use outbox_diesel::OutboxEvent;
     /// # #[derive(serde::Serialize, OutboxEvent)]
     /// # #[outbox(aggregate = "order")]

@@ -36,11 +36,11 @@ const CLAIM: &str = "\
 WITH free AS MATERIALIZED (
     SELECT c.shard FROM outbox.cursors c
     WHERE c.subscription = $1
-      AND (c.owner IS NULL OR c.leased_until < clock_timestamp() OR c.leased_until > clock_timestamp() + $2 * 3)
+      AND (c.owner IS NULL OR c.leased_until < clock_timestamp() OR c.leased_until > clock_timestamp() + $2::interval * 3)
     ORDER BY c.shard LIMIT $3 FOR UPDATE SKIP LOCKED
 )
 UPDATE outbox.cursors c
-SET owner = $4, epoch = c.epoch + 1, leased_until = clock_timestamp() + $5, updated_at = clock_timestamp()
+SET owner = $4, epoch = c.epoch + 1, leased_until = clock_timestamp() + $5::interval, updated_at = clock_timestamp()
 FROM free WHERE c.subscription = $6 AND c.shard = free.shard
 RETURNING c.shard, c.epoch, c.tick, c.target, c.seq";
 
@@ -167,7 +167,7 @@ WITH seen AS (
     WHERE subscription = $5 AND owner = $6 AND leased_until > clock_timestamp()
     ORDER BY shard FOR UPDATE
 )
-UPDATE outbox.cursors c SET leased_until = clock_timestamp() + $7
+UPDATE outbox.cursors c SET leased_until = clock_timestamp() + $7::interval
 FROM mine WHERE c.subscription = $8 AND c.shard = mine.shard
 RETURNING c.shard";
 
@@ -204,7 +204,7 @@ pub(crate) async fn leave(session: &mut Session, who: &Identity) -> Result<(), S
 
 const PEERS: &str = "\
 SELECT id FROM outbox.relays
-WHERE subscription = $1 AND seen_at > clock_timestamp() - $2 ORDER BY started_at, id";
+WHERE subscription = $1 AND seen_at > clock_timestamp() - $2::interval ORDER BY started_at, id";
 
 /// How many shards this relay should have: all live relays get 16 / n, the oldest ones the rest.
 pub(crate) async fn fair_share(

@@ -1,5 +1,8 @@
 //! Transactional outbox for diesel.
 
+#[allow(unused_extern_crates, reason = "a derive in here finds `::outbox_diesel` by it")]
+extern crate self as outbox_diesel;
+
 mod error;
 #[cfg(feature = "relay")]
 mod options;
@@ -39,6 +42,9 @@ pub mod relay;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+#[doc(hidden)]
+pub mod __private;
+
 #[cfg(feature = "async")]
 pub use emit::AsyncEmit;
 #[cfg(feature = "emit")]
@@ -47,12 +53,6 @@ pub use error::{EmitError, TextProblem};
 pub use event::{Headers, MissingAggregateId, OutboxEvent, PAYLOAD_LIMIT, WithHeader};
 #[cfg(feature = "relay")]
 pub use options::{InvalidOptions, RelayOptions, RetryOptions};
+pub use outbox_derive::OutboxEvent;
 #[cfg(feature = "relay")]
 pub use relay::{Health, Relay, RelayHandle};
-
-/// What the derive's expansion names. Not public API.
-#[doc(hidden)]
-pub mod __private {
-    pub use serde_json;
-    pub use std::borrow::Cow;
-}

@@ -132,7 +132,7 @@ FROM (
     FROM (
         SELECT e.seq, e.shard, e.id, e.topic, e.aggregate_type, e.aggregate_id, e.event_type, e.event_version,
                e.dedup_key, e.payload, e.headers, e.created_at,
-               pg_column_size(e.headers)::bigint + CASE WHEN pg_column_compression(e.payload) IS NULL
+               pg_column_size(e.headers) + CASE WHEN pg_column_compression(e.payload) IS NULL
                    THEN pg_column_size(e.payload) ELSE octet_length(e.payload::text) END AS size
         FROM ", $events, "
     ) c

@@ -7,6 +7,8 @@ mod attempt;
 mod backoff;
 mod deliver;
 mod health;
+mod ownership;
+mod progress;
 mod reader;
 mod retrying;
 mod shard;

@@ -10,4 +10,5 @@ mod emit_pgbouncer;
 mod emit_statements;
 mod emit_transaction;
 mod migrate;
+mod relay;
 mod testing;

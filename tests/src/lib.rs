@@ -5,10 +5,12 @@ mod database;
 mod event;
 mod eventually;
 mod redis;
+mod relays;
 mod sent;
 
 pub use database::{Scalar, TestDatabase};
 pub use event::TestEvent;
 pub use eventually::eventually;
 pub use redis::TestRedis;
+pub use relays::{SOON, quick};
 pub use sent::Sent;

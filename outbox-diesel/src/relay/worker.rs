@@ -9,19 +9,16 @@ use tracing::{debug, error, info, warn};
 
 use super::backoff::Backoff;
 use super::health::{Health, HealthCell};
-use super::reader::{Reader, Reading, Step};
-use super::shard::{Shard, UNSETTLED_DIFFS};
+use super::reader::{Reader, Step};
+use super::shard::Shard;
 use super::startup::{self, Refusal};
-use crate::lease::{self, Identity, Leases, Raise};
+use crate::lease::{self, Identity, Leases};
 use crate::message::{Chunk, SHARDS};
 use crate::options::RelayOptions;
-use crate::park;
 use crate::partition;
 use crate::publish::{Publisher, Repeat, Stamp};
 use crate::read::Limits;
-use crate::retry;
 use crate::session::{Mode, Pool, Session, SessionError};
-use crate::settle::{self, Move, Place};
 use crate::tick;
 
 /// At most 200 ticks a second: each costs a transaction id and a flush.
@@ -57,8 +54,8 @@ pub(super) struct Worker<P> {
     pub(super) reader: Reader,
     pub(super) outage: Outage,
     pub(super) retry_chunk: Chunk,
-    clocks: Clocks,
-    diffs: Diffs,
+    pub(super) clocks: Clocks,
+    pub(super) diffs: Diffs,
 }
 
 /// The broker is away until then.
@@ -70,22 +67,23 @@ pub(super) struct Outage {
 
 /// When each recurring duty was last done.
 #[derive(Debug, Default)]
-struct Clocks {
+pub(super) struct Clocks {
     membership: Option<Instant>,
     settle: Option<Instant>,
     tick: Option<Instant>,
     look: Option<Instant>,
     retry: Option<Instant>,
     upkeep: Option<Instant>,
-    idle: u32,
+    /// Polls in a row that showed nothing.
+    pub(super) idle: u32,
 }
 
 /// Diffs delivered, and those of them that are settled such that a crash of the server does not
 /// forget it.
 #[derive(Debug, Default)]
-struct Diffs {
-    done: u64,
-    durable: u64,
+pub(super) struct Diffs {
+    pub(super) done: u64,
+    pub(super) durable: u64,
 }
 
 fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
@@ -164,6 +162,10 @@ impl<P: Publisher> Worker<P> {
         self.shards.clear();
         self.diffs = Diffs::default();
         self.clocks = Clocks::default();
+        // The heartbeat registers the relay too, but its first one may come later than this.
+        let asked = Instant::now();
+        let own = lease::renew(session, &self.who, self.options.lease).await?;
+        self.leases.extend(own, asked, self.options.lease);
         self.adopt_own(session).await?;
         self.raise_epochs(session).await?;
         self.health.set(Health::Running);
@@ -206,7 +208,7 @@ impl<P: Publisher> Worker<P> {
     }
 
     /// What was read ahead is not valid any more.
-    fn drop_ahead(&mut self, next: &mut Option<Step>) {
+    pub(super) fn drop_ahead(&mut self, next: &mut Option<Step>) {
         if let Some(Step::Deliver(reading)) = next.take() {
             self.reader.recycle(reading.chunk);
         }
@@ -284,226 +286,6 @@ impl<P: Publisher> Worker<P> {
             pause_for(wait, cancelled).await;
         }
         self.take_tick(session).await
-    }
-
-    /// Takes the fair share of the shards, no more and no less; true if it changed.
-    async fn balance(&mut self, session: &mut Session) -> Result<bool, Interrupted> {
-        let share = lease::fair_share(session, &self.who, self.options.lease).await?;
-        let mut changed = self.adopt_own(session).await?;
-        if self.shards.len() > share {
-            self.settle(session, Mode::Durable).await?;
-            let excess: Vec<u8> = self
-                .shards
-                .keys()
-                .rev()
-                .take(self.shards.len().saturating_sub(share))
-                .copied()
-                .collect();
-            lease::release(session, &self.who, excess.iter().map(|s| i16::from(*s)).collect())
-                .await?;
-            for shard in excess {
-                self.lose(shard);
-            }
-            changed = true;
-        } else if self.shards.len() < share {
-            let asked = Instant::now();
-            let missing = share - self.shards.len();
-            let claimed = lease::claim(session, &self.who, self.options.lease, missing).await?;
-            self.leases.extend(claimed.iter().map(|c| c.shard), asked, self.options.lease);
-            changed |= !claimed.is_empty();
-            self.adopt(session, &claimed).await?;
-        }
-        Ok(changed)
-    }
-
-    /// Brings our shards in line with what the database says is ours; true if they changed.
-    async fn adopt_own(&mut self, session: &mut Session) -> Result<bool, Interrupted> {
-        let own = lease::reload(session, &self.who).await?;
-        let is_own = |shard: u8| own.iter().any(|claimed| claimed.shard == i16::from(shard));
-        let lost: Vec<u8> = self.shards.keys().copied().filter(|shard| !is_own(*shard)).collect();
-        for shard in &lost {
-            warn!(subscription = %self.who.subscription, shard, "the lease was lost");
-            self.lose(*shard);
-        }
-        let found: Vec<_> = own
-            .into_iter()
-            .filter(|claimed| {
-                u8::try_from(claimed.shard).is_ok_and(|s| !self.shards.contains_key(&s))
-            })
-            .collect();
-        self.adopt(session, &found).await?;
-        Ok(!lost.is_empty() || !found.is_empty())
-    }
-
-    async fn adopt(
-        &mut self,
-        session: &mut Session,
-        claimed: &[lease::Claimed],
-    ) -> Result<(), SessionError> {
-        if claimed.is_empty() {
-            return Ok(());
-        }
-        let numbers: Vec<i16> = claimed.iter().map(|claimed| claimed.shard).collect();
-        retry::promote(session, &self.who, numbers.clone()).await?;
-        let parked = park::load_parked(session, &self.who, numbers).await?;
-        for claimed in claimed {
-            let Ok(shard) = u8::try_from(claimed.shard) else { continue };
-            self.stamp.epochs[usize::from(shard)] = claimed.epoch;
-            self.shards.insert(shard, Shard::new(claimed));
-        }
-        for parked in parked {
-            let Some(shard) = u8::try_from(parked.shard).ok().and_then(|s| self.shards.get_mut(&s))
-            else {
-                continue;
-            };
-            shard.parked.insert(parked.seq);
-            shard.blocked.insert((parked.aggregate_type, parked.aggregate_id));
-        }
-        info!(subscription = %self.who.subscription, shards = ?self.shards.keys().collect::<Vec<_>>(), "leases shards");
-        Ok(())
-    }
-
-    /// Forgets a shard that is not ours any more.
-    pub(super) fn lose(&mut self, shard: u8) {
-        self.shards.remove(&shard);
-        self.leases.forget(shard);
-    }
-
-    /// Raises the epochs of all our shards: calls under the old ones may still be on their way.
-    pub(super) async fn raise_epochs(&mut self, session: &mut Session) -> Result<(), SessionError> {
-        let raises: Vec<Raise> = self
-            .shards
-            .iter()
-            .map(|(shard, state)| Raise { shard: *shard, epoch: state.epoch, above: 0 })
-            .collect();
-        self.raise(session, &raises).await
-    }
-
-    /// Raises epochs; shards that are not ours any more are dropped.
-    pub(super) async fn raise(
-        &mut self,
-        session: &mut Session,
-        raises: &[Raise],
-    ) -> Result<(), SessionError> {
-        if raises.is_empty() {
-            return Ok(());
-        }
-        let answer = lease::raise_epochs(session, &self.who, raises).await?;
-        for raise in raises {
-            let epoch = answer.iter().find(|(shard, _)| *shard == i16::from(raise.shard));
-            match (epoch, self.shards.get_mut(&raise.shard)) {
-                (Some((_, epoch)), Some(shard)) => {
-                    shard.epoch = *epoch;
-                    self.stamp.epochs[usize::from(raise.shard)] = *epoch;
-                }
-                _ => self.lose(raise.shard),
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the cursors that moved; true if a shard turned out not to be ours.
-    pub(super) async fn settle(
-        &mut self,
-        session: &mut Session,
-        mode: Mode,
-    ) -> Result<bool, SessionError> {
-        let moves: Vec<Move> = self
-            .shards
-            .iter()
-            .filter(|(_, state)| state.done != state.settled)
-            .map(|(shard, state)| Move {
-                shard: *shard,
-                epoch: state.epoch,
-                from: state.settled,
-                to: state.done,
-            })
-            .collect();
-        let lost = self.move_cursors(session, mode, &moves).await?;
-        if matches!(mode, Mode::Durable) {
-            self.diffs.durable = self.diffs.done;
-        }
-        Ok(lost)
-    }
-
-    async fn move_cursors(
-        &mut self,
-        session: &mut Session,
-        mode: Mode,
-        moves: &[Move],
-    ) -> Result<bool, SessionError> {
-        if moves.is_empty() {
-            return Ok(false);
-        }
-        let answer = settle::settle(session, mode, &self.who, moves).await?;
-        let mut lost = false;
-        for m in moves {
-            match self.shards.get_mut(&m.shard) {
-                Some(state) if answer.contains(&i16::from(m.shard)) => state.settled = m.to,
-                _ => {
-                    warn!(subscription = %self.who.subscription, shard = m.shard, "the lease was lost");
-                    self.lose(m.shard);
-                    lost = true;
-                }
-            }
-        }
-        Ok(lost)
-    }
-
-    /// Writes a target into cursors before anything of the diff up to it is published.
-    async fn aim(
-        &mut self,
-        session: &mut Session,
-        shards: &[u8],
-        target: i64,
-    ) -> Result<(), SessionError> {
-        self.settle(session, Mode::Durable).await?;
-        let moves: Vec<Move> = shards
-            .iter()
-            .filter_map(|shard| {
-                let state = self.shards.get(shard)?;
-                let to = Place { target: Some(target), ..state.done };
-                Some(Move { shard: *shard, epoch: state.epoch, from: state.settled, to })
-            })
-            .collect();
-        self.move_cursors(session, Mode::Durable, &moves).await?;
-        for shard in shards {
-            if let Some(state) = self.shards.get_mut(shard) {
-                state.done = state.settled;
-            }
-        }
-        self.reader.rewind(&self.shards);
-        Ok(())
-    }
-
-    /// Delivers a reading and reads ahead meanwhile; returns what was read ahead.
-    async fn advance(
-        &mut self,
-        session: &mut Session,
-        reading: Reading,
-    ) -> Result<Option<Step>, Interrupted> {
-        if !reading.chunk.is_empty()
-            && self.diffs.done - self.diffs.durable >= u64::from(UNSETTLED_DIFFS)
-        {
-            self.settle(session, Mode::Durable).await?;
-        }
-        self.clocks.idle = 0;
-        let owned = self.shards.len();
-        let (delivered, mut next) = self.deliver(session, &reading).await?;
-        if delivered {
-            for (shard, _, after) in &reading.moves {
-                if let Some(state) = self.shards.get_mut(shard) {
-                    state.done = *after;
-                    state.walk = state.walk.saturating_sub(u32::from(reading.ends_diff));
-                }
-            }
-            self.diffs.done += u64::from(reading.ends_diff);
-        }
-        if !delivered || self.shards.len() != owned {
-            self.drop_ahead(&mut next);
-        }
-        self.reader.recycle(reading.chunk);
-        Ok(next)
     }
 
     /// The broker can't be used: back off, and treat the outcome of what was sent as unknown.

@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
 /// Builds the example and runs it against servers that lose nothing that is committed.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let permission = if arguments.no_install { Permission::Forbidden } else { Permission::Allowed };
-    let servers = stage::run("servers", || servers::provide(permission, Durability::Full))?;
+    let servers = stage::run("servers", || servers::provide(permission, Durability::Full, &[]))?;
     let build = stage::run("build", || {
         interrupt::run(Command::new("cargo").args(["build", "--release"]).args(EXAMPLE))
     })?;

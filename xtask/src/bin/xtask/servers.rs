@@ -21,21 +21,28 @@ pub(crate) struct Servers {
     _redis: Option<Redis>,
 }
 
-/// Finds, installs and starts what the environment does not name.
+/// Finds, installs and starts what the environment does not name. `welcome` is installed along
+/// with it, but not missed.
 pub(crate) fn provide(
     permission: Permission,
     durability: Durability,
+    welcome: &[Software],
 ) -> Result<Servers, Box<dyn Error>> {
     xtask::clean_leftovers()?;
     let (database_url, redis_url) = (given(DATABASE_URL), given(REDIS_URL));
-    let mut wanted = Vec::new();
+    let mut needed = Vec::new();
     if database_url.is_none() {
-        wanted.push(Software::Postgres);
+        needed.push(Software::Postgres);
     }
     if redis_url.is_none() {
-        wanted.push(Software::Redis);
+        needed.push(Software::Redis);
     }
-    install::ensure(&wanted, permission)?;
+    // Who names every server wants nothing installed.
+    let welcome = if needed.is_empty() { &[] } else { welcome };
+    if let Err(error) = install::ensure(&[&needed, welcome].concat(), permission) {
+        install::ensure(&needed, Permission::Forbidden)?;
+        eprintln!("{error}");
+    }
 
     let postgres = database_url
         .is_none()
@@ -52,13 +59,8 @@ pub(crate) fn provide(
     Ok(Servers { database_url, redis_url, _postgres: postgres, _redis: redis })
 }
 
-/// Tests of outages start servers of their own, whatever the environment names: installs the
-/// pooler for them and says loudly if they will have to be skipped.
-pub(crate) fn prepare_outage_tests(permission: Permission) {
-    let all_private = given(DATABASE_URL).is_none() && given(REDIS_URL).is_none();
-    if all_private && let Err(error) = install::ensure(&[Software::PgBouncer], permission) {
-        eprintln!("{error}");
-    }
+/// Tests of outages start servers of their own, whatever the environment names.
+pub(crate) fn warn_of_skipped_tests() {
     let found = [
         ("PostgreSQL", programs::find_postgres().is_some()),
         ("Redis or Valkey", programs::find_redis().is_some()),

@@ -2,7 +2,7 @@
 
 use std::process::{Command, ExitCode};
 
-use xtask::install::Permission;
+use xtask::install::{Permission, Software};
 use xtask::postgres::Durability;
 
 use crate::{Outcome, interrupt, servers, stage};
@@ -22,9 +22,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let permission = if arguments.no_install { Permission::Forbidden } else { Permission::Allowed };
     let servers = stage::run("servers", || {
-        servers::prepare_outage_tests(permission);
-        servers::provide(permission, Durability::None)
+        servers::provide(permission, Durability::None, &[Software::PgBouncer])
     })?;
+    servers::warn_of_skipped_tests();
     let build = stage::run("build", || {
         interrupt::run(cargo(arguments).arg("--no-run").args(&arguments.cargo))
     });

@@ -31,7 +31,13 @@ pub(crate) fn check(context: &Context) -> Verdict {
         eprintln!("{seen} statements");
         return Ok(());
     }
-    Err(format!("{} of {seen} statements:\n{}", wrong.len(), wrong.join("\n")).into())
+    Err(format!(
+        "{} of {seen} statements:\n{}\n\
+         (a parameter's type is inferred; where that goes wrong, write it: $1::interval)",
+        wrong.len(),
+        wrong.join("\n")
+    )
+    .into())
 }
 
 /// A constant whose text is SQL.

@@ -1,0 +1,10 @@
+use outbox_diesel::OutboxEvent;
+use serde::Serialize;
+
+#[derive(Serialize, OutboxEvent)]
+struct OrderCreated {
+    #[outbox(aggregate_id)]
+    id: i64,
+}
+
+fn main() {}

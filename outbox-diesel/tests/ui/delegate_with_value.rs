@@ -1,0 +1,10 @@
+use outbox_diesel::OutboxEvent;
+use serde::Serialize;
+
+#[derive(Serialize, OutboxEvent)]
+enum Event {
+    #[outbox(delegate = true)]
+    Order(i64),
+}
+
+fn main() {}

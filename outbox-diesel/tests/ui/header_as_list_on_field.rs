@@ -1,0 +1,11 @@
+use outbox_diesel::OutboxEvent;
+use serde::Serialize;
+
+#[derive(Serialize, OutboxEvent)]
+#[outbox(aggregate = "order")]
+struct OrderCreated {
+    #[outbox(aggregate_id, header("tenant" = 1))]
+    id: i64,
+}
+
+fn main() {}

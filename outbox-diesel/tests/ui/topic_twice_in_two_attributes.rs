@@ -1,0 +1,12 @@
+use outbox_diesel::OutboxEvent;
+use serde::Serialize;
+
+#[derive(Serialize, OutboxEvent)]
+#[outbox(aggregate = "order", topic = "a")]
+#[outbox(topic = "a")]
+struct OrderCreated {
+    #[outbox(aggregate_id)]
+    id: i64,
+}
+
+fn main() {}

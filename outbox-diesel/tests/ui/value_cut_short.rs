@@ -1,0 +1,11 @@
+use outbox_diesel::OutboxEvent;
+use serde::Serialize;
+
+#[derive(Serialize, OutboxEvent)]
+#[outbox(aggregate = "order", topic =)]
+struct OrderCreated {
+    #[outbox(aggregate_id)]
+    id: i64,
+}
+
+fn main() {}
