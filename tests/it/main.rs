@@ -9,5 +9,6 @@ mod emit_payload;
 mod emit_statements;
 mod emit_transaction;
 mod migrate;
+mod read;
 mod relay;
 mod testing;
