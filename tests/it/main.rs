@@ -10,5 +10,6 @@ mod emit_pgbouncer;
 mod emit_statements;
 mod emit_transaction;
 mod migrate;
+mod read;
 mod relay;
 mod testing;
