@@ -10,6 +10,8 @@ mod event;
 #[cfg(feature = "emit")]
 pub mod snapshot;
 #[cfg(feature = "emit")]
+pub mod schema;
+#[cfg(feature = "emit")]
 mod statement;
 #[cfg(feature = "relay")]
 mod session;
