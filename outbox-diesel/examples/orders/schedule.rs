@@ -53,9 +53,8 @@ impl Schedule {
             _ => Ending::Paid,
         };
         let started = *next.started.get_or_insert_with(Instant::now);
-        let due = (next.planned < self.paced).then(|| {
-            started + Duration::from_secs(1).mul_f64(next.planned as f64 / self.pace as f64)
-        });
+        let due = (next.planned < self.paced)
+            .then(|| started + Duration::from_micros(next.planned * 1_000_000 / self.pace));
         // What rolls back does not count.
         if ending != Ending::Declined {
             next.planned += events;
