@@ -19,16 +19,21 @@ use crate::statement::{RawJson, statement};
 /// How many aggregates one pass tries.
 const HEADS: i64 = 100;
 
-// Only what the cursor has passed: else a crash before the settle would send it again. A place
-// within the current diff is told by its seq, since its tick lies above the cursor's.
+// Only what the cursor in the database has passed: else a crash before the settle would send it
+// again. That is all up to the cursor's tick, and of the diff behind it all up to the cursor's seq.
 // An event is due together with those held behind it.
 const DUE: &str = "\
-WITH due AS MATERIALIZED (
-    SELECT p.subscription, p.shard, p.aggregate_type, p.aggregate_id, p.tick, p.seq, c.tick AS passed_tick, c.seq AS passed_seq
-    FROM outbox.parked p
-    JOIN outbox.cursors c ON c.subscription = p.subscription AND c.shard = p.shard
-    WHERE p.subscription = $1 AND p.shard = ANY ($2::smallint[]) AND p.next_attempt_at <= clock_timestamp()
-      AND (p.tick <= c.tick OR p.seq <= c.seq)
+WITH passed AS MATERIALIZED (
+    SELECT c.subscription, c.shard, c.tick, c.seq,
+           coalesce(c.target, (SELECT k.tick FROM outbox.ticks k WHERE k.tick > c.tick ORDER BY k.tick LIMIT 1)) AS next_tick
+    FROM outbox.cursors c
+    WHERE c.subscription = $1 AND c.shard = ANY ($2::smallint[])
+), due AS MATERIALIZED (
+    SELECT p.subscription, p.shard, p.aggregate_type, p.aggregate_id, p.next_attempt_at
+    FROM passed c
+    JOIN outbox.parked p ON p.subscription = c.subscription AND p.shard = c.shard
+    WHERE p.next_attempt_at <= clock_timestamp()
+      AND (p.tick <= c.tick OR (p.tick = c.next_tick AND p.seq <= c.seq))
       AND NOT EXISTS (
           SELECT FROM outbox.parked earlier
           WHERE earlier.subscription = p.subscription AND earlier.shard = p.shard
@@ -42,11 +47,11 @@ FROM (
     SELECT f.*, sum(size) OVER (ORDER BY f.tick, f.seq ROWS UNBOUNDED PRECEDING) - size AS before
     FROM (
         SELECT e.*, octet_length(e.payload::text) + octet_length(e.headers::text) AS size
-        FROM due d CROSS JOIN LATERAL (
+        FROM due d JOIN passed c ON c.shard = d.shard CROSS JOIN LATERAL (
             SELECT * FROM outbox.parked e
             WHERE e.subscription = d.subscription AND e.shard = d.shard
               AND e.aggregate_type = d.aggregate_type AND e.aggregate_id = d.aggregate_id
-              AND (e.tick <= d.passed_tick OR e.seq <= d.passed_seq)
+              AND (e.tick <= c.tick OR (e.tick = c.next_tick AND e.seq <= c.seq))
               AND NOT e.dead
             ORDER BY e.tick, e.seq LIMIT $4) e
         ORDER BY e.tick, e.seq LIMIT $5

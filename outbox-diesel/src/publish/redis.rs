@@ -18,7 +18,7 @@ pub use self::stream::StreamNaming;
 use super::{Batch, Contact, Publisher, Receipt, Unavailable};
 
 /// How long Redis remembers that a parked event was sent: 7 days. A retry of unknown outcome that
-/// is repeated later than that may arrive twice.
+/// is repeated later than that may arrive twice. (A `volatile-*` eviction policy may forget earlier.)
 pub const PARKED_KEY_TTL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Bounds a stream after each batch that was added to it.
@@ -51,6 +51,9 @@ pub struct InvalidRedisUrl(#[source] ::redis::RedisError);
 /// possible. An answer from Redis says that the entry is in its memory. Whether it outlives a crash
 /// or a failover is for `appendfsync`, replication and `maxmemory-policy` to say: under an
 /// `allkeys-*` policy Redis may drop whole streams and fences, and a warning is logged.
+///
+/// Its user needs `EVALSHA`, `EVAL`, `HMGET`, `HSET`, `XADD`, `EXISTS` and `SET` (`XTRIM` and
+/// `TIME` to trim, `INFO` for that warning) on the streams, `outbox:fence:*` and `outbox:parked:*`.
 ///
 /// Needs Redis 6.2 or Valkey 7.2, one node or one primary (a clustered server answers `MOVED` for
 /// streams that live elsewhere, which is unavailability). `rediss://` URLs use TLS with the
@@ -198,8 +201,8 @@ impl RedisPublisher {
 }
 
 /// # Cancel safety
-/// Either future can be dropped: the connection goes with it, and the next contact makes a new one
-/// and writes its epoch anew. What the dropped call had sent may still be run by Redis until then.
+/// Either future can be dropped: the connection goes with it, and the next contact makes a new one.
+/// Redis may still run what the dropped call had sent, until it hears of a higher epoch.
 impl Publisher for RedisPublisher {
     async fn contact(&mut self, batch: &Batch<'_>) -> Result<Vec<Contact>, Unavailable> {
         pack::check_stamp(batch.stamp()).map_err(Unavailable)?;

@@ -162,6 +162,10 @@ impl<P: Publisher> Worker<P> {
         self.shards.clear();
         self.diffs = Diffs::default();
         self.clocks = Clocks::default();
+        // The heartbeat registers the relay too, but its first one may come later than this.
+        let asked = Instant::now();
+        let own = lease::renew(session, &self.who, self.options.lease).await?;
+        self.leases.extend(own, asked, self.options.lease);
         self.adopt_own(session).await?;
         self.raise_epochs(session).await?;
         self.health.set(Health::Running);

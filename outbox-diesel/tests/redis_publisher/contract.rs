@@ -338,8 +338,8 @@ pub(crate) async fn without_contact_nothing_goes_out<B: Broker>(broker: &B) {
     let receipt = publish(&mut publisher, &stamp(), &events([1])).await;
     assert_eq!(verdicts(&receipt), "u");
     assert!(receipt.unavailability().is_some());
-    send(&mut publisher, &stamp(), &events([1])).await;
     for stamp in [epoch(2), Stamp { generation: 2, ..stamp() }] {
+        send(&mut publisher, &epoch(1), &events([1])).await;
         let receipt = publish(&mut publisher, &stamp, &events([2])).await;
         assert!(receipt.unavailability().is_some());
     }

@@ -7,6 +7,7 @@ mod events;
 mod others;
 mod outage;
 mod server;
+mod tls;
 mod wire;
 
 mod recording {

@@ -191,6 +191,31 @@ async fn a_lost_fence_is_written_anew() {
 }
 
 #[tokio::test]
+async fn a_fence_that_went_back_keeps_its_position() {
+    let server = RedisServer::start().await;
+    let mut publisher = server.publisher();
+    contact(&mut publisher, &retry(3), &events([9])).await.expect("contact");
+    // What a replica that lagged behind the contact would hold.
+    let field = format!("{}:default:0", stamp().source);
+    let () = server.run(&["HSET", "outbox:fence:{orders}", &field, "1:1:10:77:5"]).await;
+    assert_eq!(verdicts(&publish(&mut publisher, &retry(3), &events([9])).await), "d");
+    let stored: String = server.run(&["HGET", "outbox:fence:{orders}", &field]).await;
+    assert_eq!(stored, "3:1:10:77:5");
+}
+
+#[tokio::test]
+async fn streams_without_number_are_forgotten_and_found_again() {
+    let server = RedisServer::start().await;
+    let mut publisher = server.publisher();
+    let many: Vec<_> = (1..=5_000).map(|seq| event(seq).topic(&seq.to_string())).collect();
+    assert_eq!(verdicts(&send(&mut publisher, &stamp(), &many).await), "d".repeat(5_000));
+    let told = contact(&mut publisher, &stamp(), &many[..1]).await.expect("contact");
+    assert_eq!(told.len(), 1, "known streams are bounded");
+    assert_eq!(verdicts(&publish(&mut publisher, &stamp(), &many[..1]).await), "d");
+    assert_eq!(server.seqs("1").await, [1]);
+}
+
+#[tokio::test]
 async fn numbers_beyond_what_scripts_hold_are_refused() {
     let server = RedisServer::start().await;
     let mut publisher = server.publisher();

@@ -122,6 +122,12 @@ mod tests {
     }
 
     #[test]
+    fn a_tag_of_ones_own_is_kept() {
+        assert_eq!(fence_key("{app}:orders"), "outbox:fence::{app}:orders");
+        assert_eq!(fence_key("orders"), "outbox:fence:{orders}");
+    }
+
+    #[test]
     fn no_two_streams_share_a_fence() {
         let keys: std::collections::BTreeSet<_> = AWKWARD.into_iter().map(fence_key).collect();
         assert_eq!(keys.len(), AWKWARD.len());
