@@ -4,7 +4,7 @@ use crate::event::MissingAggregateId;
 
 /// Why an event was not emitted.
 ///
-/// Unless it is [`Database`](Self::Database), nothing was sent to the server and the caller's
+/// Unless it is `Database`, nothing was sent to the server and the caller's
 /// transaction is as it was. Converts into `diesel::result::Error`, so that `?` works in closures
 /// that return diesel's error.
 #[derive(Debug, thiserror::Error)]

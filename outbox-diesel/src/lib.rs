@@ -1,4 +1,97 @@
-//! Transactional outbox for diesel.
+//! Transactional outbox for diesel and PostgreSQL: an event that is emitted in a transaction reaches
+//! the broker if and only if that transaction commits, in order per aggregate, and once where the
+//! broker can remember positions, as Redis Streams can.
+//!
+#![cfg_attr(feature = "async", doc = "```no_run")]
+#![cfg_attr(not(feature = "async"), doc = "```ignore")]
+//! use diesel_async::{AsyncConnection as _, AsyncPgConnection, RunQueryDsl as _};
+//! use outbox_diesel::{AsyncEmit as _, OutboxEvent};
+//!
+//! #[derive(serde::Serialize, OutboxEvent)]
+//! #[outbox(aggregate = "order", topic = "orders")]
+//! struct OrderPaid {
+//!     #[outbox(aggregate_id)]
+//!     id: i64,
+//! }
+//!
+//! # async fn pay(conn: &mut AsyncPgConnection, id: i64) -> diesel::QueryResult<()> {
+//! conn.transaction(async |conn| {
+//!     // The update locks the order. Emitting behind it keeps the order's events in order.
+//!     diesel::sql_query("UPDATE orders SET paid = true WHERE id = $1")
+//!         .bind::<diesel::sql_types::BigInt, _>(id)
+//!         .execute(conn)
+//!         .await?;
+//!     conn.emit(&OrderPaid { id }).await?;
+//!     Ok(())
+//! })
+//! .await
+//! # }
+//! ```
+//!
+//! The [README](https://github.com/outbox-diesel/outbox-diesel#readme) has a quick start, what is
+//! promised and what is not, all settings, and how to operate it.
+//!
+//! # The way of an event
+//!
+//! The modules are listed in this order, and each uses only what comes before it.
+//!
+//! 1. **Event**: [`OutboxEvent`] says what the row will hold; derive it.
+//! 2. **Emit**: [`Emit`] and [`AsyncEmit`] insert it in the caller's
+//!    transaction. [`migrate`] creates the tables, [`schema`] has them for diesel's DSL.
+//! 3. **Subscription**: who gets the events; `default` is there from the start. Each
+//!    [`subscription`] has its own cursors and failures.
+//! 4. **Tick**: a relay saves a snapshot. What became visible between two ticks is a diff, the same
+//!    for everyone who reads it.
+//! 5. **Lease**: a relay leases some of the subscription's 16 shards.
+//! 6. **Read**: it reads the next diff of its shards, chunk by chunk.
+//! 7. **Publish**: a [`Publisher`] hands the [`message`]s to a broker and says
+//!    what became of each.
+//! 8. **Settle**: what was delivered moves the cursors. **Park**: what was rejected is put aside,
+//!    and so is what must wait behind it. **Retry**: it is tried again, until it is dead.
+//! 9. **Relay**: [`Relay`] does 4 to 8 in a task of the application.
+//!
+//! # Features
+//!
+//! | feature | what it adds | default |
+//! |---|---|:-:|
+//! | | [`OutboxEvent`] and its derive: no diesel, no tokio | |
+//! | `emit` | [`Emit`], [`migrate`], [`schema`] | yes |
+//! | `async` | [`AsyncEmit`], without libpq | yes |
+//! | `relay` | [`Relay`], [`publish`], [`subscription`] | |
+//! | `redis` | `publish::redis` | |
+//! | `testing` | `testing`; with `relay`, a broker in memory | |
+//!
+// What is not compiled in is linked to where it is documented.
+#![cfg_attr(
+    not(feature = "emit"),
+    doc = "
+[`Emit`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/trait.Emit.html
+[`migrate`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/migrate/
+[`schema`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/schema/
+"
+)]
+#![cfg_attr(
+    not(feature = "async"),
+    doc = "
+[`AsyncEmit`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/trait.AsyncEmit.html
+"
+)]
+#![cfg_attr(
+    not(feature = "relay"),
+    doc = "
+[`Relay`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/relay/struct.Relay.html
+[`Publisher`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/publish/trait.Publisher.html
+[`message`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/message/
+[`publish`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/publish/
+[`subscription`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/subscription/
+"
+)]
+#![cfg_attr(
+    feature = "relay",
+    doc = "
+[`Publisher`]: publish::Publisher
+"
+)]
 
 #[allow(unused_extern_crates, reason = "a derive in here finds `::outbox_diesel` by it")]
 extern crate self as outbox_diesel;
@@ -9,6 +102,8 @@ mod options;
 mod event;
 #[cfg(feature = "emit")]
 pub mod snapshot;
+#[cfg(feature = "emit")]
+pub mod schema;
 #[cfg(feature = "emit")]
 mod statement;
 #[cfg(feature = "relay")]
@@ -44,6 +139,11 @@ pub mod testing;
 
 #[doc(hidden)]
 pub mod __private;
+
+// Its examples are compiled as this crate's.
+#[cfg(all(doctest, feature = "redis"))]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;
 
 #[cfg(feature = "async")]
 pub use emit::AsyncEmit;

@@ -1,5 +1,5 @@
-//! An event on its way out: [`Message`] borrows from the [`Chunk`] it was read into; a [`Batch`](crate::publish::Batch)
-//! of messages is what a publisher gets.
+//! An event on its way out: [`Message`] borrows from the [`Chunk`] it was read into; a
+//! [`Batch`](crate::publish::Batch) of messages is what a publisher gets.
 
 use std::fmt;
 

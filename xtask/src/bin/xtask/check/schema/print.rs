@@ -6,8 +6,6 @@
     reason = "a page of text is printed once, and reads better as it looks"
 )]
 
-use std::collections::BTreeSet;
-
 use super::catalog::{Catalog, Column, Table};
 
 const HEADER: &str = "\
@@ -15,10 +13,11 @@ const HEADER: &str = "\
 //!
 //! Written by `cargo xtask check --bless schema`; partitions are left out.
 #![allow(
+    missing_docs,
     unreachable_pub,
     clippy::doc_markdown,
     clippy::wildcard_imports,
-    reason = \"printed: the words are the comments in the database, the shape is diesel's\"
+    reason = \"printed: the words are the comments in the database, for what needs any; the shape is diesel's\"
 )]
 ";
 
@@ -42,10 +41,14 @@ const KNOWN: &[(&str, &str)] = &[
     ("varchar", "Varchar"),
 ];
 
-/// Types that diesel lacks: PostgreSQL's name, ours, the OID and that of its array, fixed in
-/// PostgreSQL's `pg_type.dat`. With OIDs nobody has to look them up at run time.
-const CUSTOM: &[(&str, &str, u32, u32)] =
-    &[("pg_snapshot", "PgSnapshot", 5038, 5039), ("xid8", "Xid8", 5069, 271)];
+/// Types that diesel lacks and `snapshot.rs` defines: PostgreSQL's name, ours.
+const CUSTOM: &[(&str, &str)] = &[("pg_snapshot", "PgSnapshot"), ("xid8", "Xid8")];
+
+/// The `import_types` of diesel.toml, which diesel writes into every table.
+const IMPORTS: &str = "
+    use diesel::sql_types::*;
+    use crate::snapshot::sql_types::*;
+";
 
 /// Names of columns that Rust does not take as they are, or that `table!` uses itself.
 const RESERVED: &[&str] = &[
@@ -59,7 +62,6 @@ const RESERVED: &[&str] = &[
 /// The whole file, before rustfmt.
 pub(crate) fn file(catalog: &Catalog) -> Result<String, String> {
     let mut text = HEADER.to_owned();
-    text += &sql_types(catalog);
     for table in &catalog.tables {
         text += &self::table(table)?;
     }
@@ -75,43 +77,12 @@ pub(crate) fn file(catalog: &Catalog) -> Result<String, String> {
     Ok(text)
 }
 
-fn sql_types(catalog: &Catalog) -> String {
-    let used: BTreeSet<_> =
-        catalog.tables.iter().flat_map(|table| &table.columns).filter_map(custom).collect();
-    if used.is_empty() {
-        return String::new();
-    }
-    let types: Vec<_> = CUSTOM
-        .iter()
-        .filter(|(_, name, ..)| used.contains(name))
-        .map(|(sql, name, oid, array)| {
-            format!(
-                "/// PostgreSQL's `{sql}`.\n\
-                 #[derive(Debug, Clone, Copy, diesel::query_builder::QueryId, \
-                 diesel::sql_types::SqlType)]\n\
-                 #[diesel(postgres_type(oid = {oid}, array_oid = {array}))]\n\
-                 pub struct {name};\n"
-            )
-        })
-        .collect();
-    let types = types.join("\n");
-    format!("\n/// Types of PostgreSQL that diesel lacks.\npub mod sql_types {{\n{types}}}\n")
-}
-
 fn table(table: &Table) -> Result<String, String> {
     let name = &table.name;
     if table.primary_key.is_empty() {
         return Err(format!("outbox.{name} has no primary key, and diesel needs one"));
     }
-    let custom: BTreeSet<_> = table.columns.iter().filter_map(custom).collect();
-    let mut text = "\ndiesel::table! {\n".to_owned();
-    if !custom.is_empty() {
-        text += "    use diesel::sql_types::*;\n";
-        for name in custom {
-            text += &format!("    use crate::schema::sql_types::{name};\n");
-        }
-        text += "\n";
-    }
+    let mut text = format!("\ndiesel::table! {{{IMPORTS}\n");
     text += &comment(table.comment.as_deref(), "    ");
     let key: Vec<_> = table.primary_key.iter().map(|column| identifier(column)).collect();
     text += &format!("    outbox.{name} ({}) {{\n", key.join(", "));
@@ -181,15 +152,14 @@ mod tests {
         ])
         .unwrap();
         for part in [
-            "use crate::schema::sql_types::Xid8;",
+            "use crate::snapshot::sql_types::*;",
             "outbox.t (id) {",
             "/// Why\n        id -> Int8,",
             "#[sql_name = \"type\"]\n        type_ -> Nullable<Array<Nullable<Text>>>,",
-            "postgres_type(oid = 5069, array_oid = 271)",
+            "xid -> Xid8,",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
-        assert!(!text.contains("PgSnapshot"));
     }
 
     #[test]
