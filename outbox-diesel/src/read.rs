@@ -304,11 +304,15 @@ fn fixed<const N: usize>(value: Option<PgValue<'_>>) -> deserialize::Result<[u8;
 }
 
 /// PostgreSQL counts microseconds from 2000-01-01. What no calendar has (`infinity` by plain SQL)
-/// must not stop the log, so it becomes the first or the last moment there is.
+/// must not stop the log, so it becomes the first or the last moment that both sides can hold: a
+/// parked event's time goes back to PostgreSQL.
 fn timestamp(micros: i64) -> DateTime<Utc> {
     const UNIX_2000: i64 = 946_684_800_000_000;
+    /// 4713-11-24 BC, PostgreSQL's first day.
+    const FIRST: i64 = -211_813_488_000_000_000;
     micros
+        .max(FIRST)
         .checked_add(UNIX_2000)
         .and_then(DateTime::from_timestamp_micros)
-        .unwrap_or(if micros < 0 { DateTime::<Utc>::MIN_UTC } else { DateTime::<Utc>::MAX_UTC })
+        .unwrap_or(DateTime::<Utc>::MAX_UTC)
 }
