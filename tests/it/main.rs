@@ -14,5 +14,7 @@ mod park;
 mod read;
 mod relay;
 mod retry;
+mod startup;
 mod subscription;
 mod testing;
+mod tick;
