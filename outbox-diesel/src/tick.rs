@@ -51,9 +51,11 @@ SELECT n.tick, n.mark, n.xid, n.snapshot, n.seq_before, n.seq_after,
                        SELECT FROM outbox.events e
                        WHERE e.xid = x.xid AND e.seq > n.seq_floor AND e.seq <= n.seq_before LIMIT 1) e
                    WHERE pg_visible_in_snapshot(x.xid, pg_current_snapshot()))
-           OR EXISTS (SELECT FROM outbox.events e
-                      WHERE e.xid >= pg_snapshot_xmax(n.snapshot) AND e.xid < n.xid
-                        AND e.seq > n.seq_floor AND e.seq <= n.seq_before)
+           OR (pg_snapshot_xmax(n.snapshot) < n.xid
+               AND (SELECT true FROM outbox.events e
+                    WHERE e.xid >= pg_snapshot_xmax(n.snapshot) AND e.xid < n.xid
+                      AND e.seq > n.seq_floor AND e.seq <= n.seq_before
+                    ORDER BY e.xid LIMIT 1) IS NOT NULL)
        ELSE true END
 FROM newest n";
 

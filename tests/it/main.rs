@@ -11,6 +11,7 @@ mod emit_transaction;
 mod lease;
 mod migrate;
 mod park;
+mod partition;
 mod read;
 mod relay;
 mod retry;
