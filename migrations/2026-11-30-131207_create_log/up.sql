@@ -229,7 +229,7 @@ BEGIN
         RETURN 0;
     END IF;
     reached := pg_sequence_last_value('outbox.event_seq');
-    SELECT max((regexp_match(pg_get_expr(leaf.relpartbound, leaf.oid), 'TO \(''(\d+)''\)'))[1]::bigint) INTO ends
+    SELECT coalesce(max((regexp_match(pg_get_expr(leaf.relpartbound, leaf.oid), 'TO \(''(\d+)''\)'))[1]::bigint), 0) INTO ends
     FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
     WHERE i.inhparent = 'outbox.events'::regclass;
     SELECT coalesce((newest.seq_after - oldest.seq_after)

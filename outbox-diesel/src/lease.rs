@@ -10,6 +10,7 @@ use diesel::sql_types::{Array, BigInt, Interval, Nullable, SmallInt, Text, Uuid 
 use uuid::Uuid;
 
 use crate::message::SHARDS;
+use crate::options::LONGEST_LEASE;
 use crate::session::{Mode, Session, SessionError};
 use crate::statement::statement;
 
@@ -21,7 +22,7 @@ pub(crate) struct Identity {
     pub(crate) host: String,
 }
 
-/// A shard as it was claimed: where it stands, and under which epoch.
+/// A shard of ours: where it stands, under which epoch, and in which generation of positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Queryable)]
 pub(crate) struct Claimed {
     pub(crate) shard: i16,
@@ -29,34 +30,36 @@ pub(crate) struct Claimed {
     pub(crate) tick: i64,
     pub(crate) target: Option<i64>,
     pub(crate) seq: i64,
+    pub(crate) generation: i64,
 }
 
-// A lease further ahead than any can be was written before the clock was set back: it is over.
+// A lease further ahead than any can be was written before the clock was set back: it is over. Any:
+// another relay may have been given a longer lease than this one.
 const CLAIM: &str = "\
 WITH free AS MATERIALIZED (
     SELECT c.shard FROM outbox.cursors c
     WHERE c.subscription = $1
-      AND (c.owner IS NULL OR c.leased_until < clock_timestamp() OR c.leased_until > clock_timestamp() + $2::interval * 3)
+      AND (c.owner IS NULL OR c.leased_until < clock_timestamp() OR c.leased_until > clock_timestamp() + $2::interval)
     ORDER BY c.shard LIMIT $3 FOR UPDATE SKIP LOCKED
 )
 UPDATE outbox.cursors c
 SET owner = $4, epoch = c.epoch + 1, leased_until = clock_timestamp() + $5::interval, updated_at = clock_timestamp()
 FROM free WHERE c.subscription = $6 AND c.shard = free.shard
-RETURNING c.shard, c.epoch, c.tick, c.target, c.seq";
+RETURNING c.shard";
 
-/// Claims up to `count` free shards.
+/// Claims up to `count` free shards; [`reload`] tells the rest.
 pub(crate) async fn claim(
     session: &mut Session,
     who: &Identity,
     lease: Duration,
     count: usize,
-) -> Result<Vec<Claimed>, SessionError> {
+) -> Result<Vec<i16>, SessionError> {
     session
         .load(
             Mode::Durable,
-            statement::<(SmallInt, BigInt, BigInt, Nullable<BigInt>, BigInt)>(CLAIM)
+            statement::<SmallInt>(CLAIM)
                 .bind::<Text, _>(who.subscription.clone())
-                .bind::<Interval, _>(interval(lease))
+                .bind::<Interval, _>(interval(LONGEST_LEASE))
                 .bind::<BigInt, _>(i64::try_from(count).unwrap_or(i64::MAX))
                 .bind::<SqlUuid, _>(who.relay)
                 .bind::<Interval, _>(interval(lease))
@@ -65,11 +68,14 @@ pub(crate) async fn claim(
         .await
 }
 
+// The generation comes from the same snapshot as the place: a subscription that was rewound, or
+// made anew, since this relay started has another one, and its places would look like repeats.
 const RELOAD: &str = "\
-SELECT shard, epoch, tick, target, seq FROM outbox.cursors
-WHERE subscription = $1 AND owner = $2 AND leased_until > clock_timestamp() ORDER BY shard";
+SELECT c.shard, c.epoch, c.tick, c.target, c.seq, s.generation
+FROM outbox.cursors c JOIN outbox.subscriptions s ON s.name = c.subscription
+WHERE c.subscription = $1 AND c.owner = $2 AND c.leased_until > clock_timestamp() ORDER BY c.shard";
 
-/// The shards that the database says are ours: after a reconnect nothing else counts.
+/// The shards that the database says are ours: after a claim or a reconnect nothing else counts.
 pub(crate) async fn reload(
     session: &mut Session,
     who: &Identity,
@@ -77,7 +83,7 @@ pub(crate) async fn reload(
     session
         .load(
             Mode::Read,
-            statement::<(SmallInt, BigInt, BigInt, Nullable<BigInt>, BigInt)>(RELOAD)
+            statement::<(SmallInt, BigInt, BigInt, Nullable<BigInt>, BigInt, BigInt)>(RELOAD)
                 .bind::<Text, _>(who.subscription.clone())
                 .bind::<SqlUuid, _>(who.relay),
         )
@@ -202,9 +208,11 @@ pub(crate) async fn leave(session: &mut Session, who: &Identity) -> Result<(), S
     Ok(())
 }
 
+// Seen later than now means that the clock was set back: the living will be seen again soon.
 const PEERS: &str = "\
 SELECT id FROM outbox.relays
-WHERE subscription = $1 AND seen_at > clock_timestamp() - $2::interval ORDER BY started_at, id";
+WHERE subscription = $1 AND seen_at > clock_timestamp() - $2::interval AND seen_at < clock_timestamp() + $3::interval
+ORDER BY started_at, id";
 
 /// How many shards this relay should have: all live relays get 16 / n, the oldest ones the rest.
 pub(crate) async fn fair_share(
@@ -217,6 +225,7 @@ pub(crate) async fn fair_share(
             Mode::Read,
             statement::<SqlUuid>(PEERS)
                 .bind::<Text, _>(who.subscription.clone())
+                .bind::<Interval, _>(interval(lease))
                 .bind::<Interval, _>(interval(lease)),
         )
         .await?;

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// A lease that ends later than this was written before the database's clock was set back, whoever
+/// holds it and whatever lease it was given.
+pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(300);
+
 /// Settings of a relay. Times are checked against each other when the relay starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -39,7 +43,7 @@ impl Default for RelayOptions {
 
 impl RelayOptions {
     /// How long a shard stays with a relay that is not heard of. The take-over after a crash takes
-    /// that long; all relays of a subscription should agree on it. Default: 10 s.
+    /// that long. At most 5 min. Default: 10 s.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
@@ -131,13 +135,15 @@ impl RelayOptions {
         if self.retry.attempts == 0 {
             return Err(InvalidOptions::NoAttempts);
         }
-        if self.heartbeat + self.publish_timeout >= self.lease
-            || self.heartbeat + self.database_timeout >= self.lease
-        {
+        if self.lease > LONGEST_LEASE {
+            return Err(InvalidOptions::LeaseTooLong { lease: self.lease });
+        }
+        let timeout = self.publish_timeout.max(self.database_timeout);
+        if self.heartbeat.saturating_add(timeout) >= self.lease {
             return Err(InvalidOptions::LeaseTooShort {
                 lease: self.lease,
                 heartbeat: self.heartbeat,
-                timeout: self.publish_timeout.max(self.database_timeout),
+                timeout,
             });
         }
         Ok(())
@@ -157,6 +163,12 @@ pub enum InvalidOptions {
     /// At least one attempt.
     #[error("at least one attempt must be allowed; 1 means that a rejected event is dead at once")]
     NoAttempts,
+    /// A lease that ends later than any could counts as over, because the clock was set back.
+    #[error("the lease of {lease:?} must be at most {LONGEST_LEASE:?}")]
+    LeaseTooLong {
+        /// The lease.
+        lease: Duration,
+    },
     /// A publish that starts just before a heartbeat must end before the lease does, or two relays
     /// would publish one shard.
     #[error(
@@ -236,5 +248,9 @@ mod tests {
         let text = options.check().expect_err("7 s + 3 s reach 10 s").to_string();
         assert!(text.contains("10s") && text.contains("3s") && text.contains("7s"), "{text}");
         assert_eq!(RelayOptions::default().check(), Ok(()));
+        let options = RelayOptions::default().heartbeat(Duration::MAX);
+        assert!(matches!(options.check(), Err(InvalidOptions::LeaseTooShort { .. })));
+        let text = RelayOptions::default().lease(Duration::from_secs(301)).check();
+        assert!(text.expect_err("too long").to_string().contains("301s"));
     }
 }

@@ -1,6 +1,6 @@
 //! Partition: keeps the log's partitions ahead of the sequence, and its timeline short.
 
-use diesel::sql_types::Integer;
+use diesel::sql_types::{Bool, Integer};
 
 use crate::session::{Mode, Session, SessionError};
 use crate::statement::statement;
@@ -11,6 +11,15 @@ const KEEP_AHEAD: &str = "SELECT outbox.keep_partitions_ahead()";
 pub(crate) async fn keep_ahead(session: &mut Session) -> Result<i32, SessionError> {
     let made: Vec<i32> = session.load(Mode::Durable, statement::<Integer>(KEEP_AHEAD)).await?;
     Ok(made.into_iter().sum())
+}
+
+const MAY_CREATE: &str =
+    "SELECT has_function_privilege('outbox.keep_partitions_ahead()', 'EXECUTE')";
+
+/// Whether the relay's role may create partitions at all.
+pub(crate) async fn may_create(session: &mut Session) -> Result<bool, SessionError> {
+    let may: Vec<bool> = session.load(Mode::Read, statement::<Bool>(MAY_CREATE)).await?;
+    Ok(may.into_iter().all(|may| may))
 }
 
 // One message. The lock is a statement before the deletion: a subscription that was created at an

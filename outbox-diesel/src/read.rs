@@ -61,7 +61,8 @@ pub(crate) enum Reach {
 }
 
 // Found before the chunks are read. Few: in-flight transactions that emitted, each found by one
-// probe of (xid, seq), the unlisted ones by a skip scan. The bounds let partitions be pruned.
+// probe of (xid, seq), the unlisted ones by a skip scan. The bounds let partitions be pruned. An
+// EXISTS instead of the LATERAL became a hash join with all events since the oldest transaction.
 const STRAGGLERS: &str = "\
 WITH RECURSIVE bound AS MATERIALIZED (
     SELECT greatest((SELECT k.seq_before FROM outbox.ticks k WHERE k.xid <= $1 ORDER BY k.xid DESC LIMIT 1),
@@ -83,8 +84,9 @@ UNION ALL
 SELECT xid, 0 FROM unlisted WHERE xid IS NOT NULL
 UNION ALL
 SELECT x.xid, 0 FROM unnest($7::xid8[]) AS x (xid)
-WHERE EXISTS (SELECT FROM outbox.events e
-              WHERE e.xid = x.xid AND e.seq > (SELECT seq_floor FROM bound) AND e.seq <= $8)";
+CROSS JOIN LATERAL (SELECT FROM outbox.events e
+                    WHERE e.xid = x.xid AND e.seq > (SELECT seq_floor FROM bound) AND e.seq <= $8
+                    LIMIT 1) e";
 
 /// Prepares the reading of a diff.
 pub(crate) async fn open(
@@ -306,11 +308,15 @@ fn fixed<const N: usize>(value: Option<PgValue<'_>>) -> deserialize::Result<[u8;
 }
 
 /// PostgreSQL counts microseconds from 2000-01-01. What no calendar has (`infinity` by plain SQL)
-/// must not stop the log, so it becomes the first or the last moment there is.
+/// must not stop the log, so it becomes the first or the last moment that both sides can hold: a
+/// parked event's time goes back to PostgreSQL.
 fn timestamp(micros: i64) -> DateTime<Utc> {
     const UNIX_2000: i64 = 946_684_800_000_000;
+    /// 4713-11-24 BC, PostgreSQL's first day.
+    const FIRST: i64 = -211_813_488_000_000_000;
     micros
+        .max(FIRST)
         .checked_add(UNIX_2000)
         .and_then(DateTime::from_timestamp_micros)
-        .unwrap_or(if micros < 0 { DateTime::<Utc>::MIN_UTC } else { DateTime::<Utc>::MAX_UTC })
+        .unwrap_or(DateTime::<Utc>::MAX_UTC)
 }

@@ -19,27 +19,29 @@ use crate::statement::{RawJson, statement};
 /// How many aggregates one pass tries.
 const HEADS: i64 = 100;
 
-// Only what the cursor in the database has passed: else a crash before the settle would send it
-// again. That is all up to the cursor's tick, and of the diff behind it all up to the cursor's seq.
+// Only what the cursor has passed: else a crash before the settle would send it again. A place
+// within the current diff is told by its seq, since its tick lies above the cursor's. Only within
+// that one: a straggler of the next diff may have a lower seq.
 // An event is due together with those held behind it.
 const DUE: &str = "\
-WITH passed AS MATERIALIZED (
-    SELECT c.subscription, c.shard, c.tick, c.seq,
-           coalesce(c.target, (SELECT k.tick FROM outbox.ticks k WHERE k.tick > c.tick ORDER BY k.tick LIMIT 1)) AS next_tick
+WITH current AS MATERIALIZED (
+    SELECT c.shard, c.tick, c.seq,
+           coalesce(c.target, (SELECT k.tick FROM outbox.ticks k WHERE k.tick > c.tick ORDER BY k.tick LIMIT 1)) AS diff_tick
     FROM outbox.cursors c
     WHERE c.subscription = $1 AND c.shard = ANY ($2::smallint[])
 ), due AS MATERIALIZED (
-    SELECT p.subscription, p.shard, p.aggregate_type, p.aggregate_id, p.next_attempt_at
-    FROM passed c
-    JOIN outbox.parked p ON p.subscription = c.subscription AND p.shard = c.shard
-    WHERE p.next_attempt_at <= clock_timestamp()
-      AND (p.tick <= c.tick OR (p.tick = c.next_tick AND p.seq <= c.seq))
+    SELECT p.subscription, p.shard, p.aggregate_type, p.aggregate_id, p.tick, p.seq,
+           c.tick AS passed_tick, c.diff_tick, c.seq AS passed_seq
+    FROM outbox.parked p
+    JOIN current c ON c.shard = p.shard
+    WHERE p.subscription = $3 AND p.shard = ANY ($4::smallint[]) AND p.next_attempt_at <= clock_timestamp()
+      AND (p.tick <= c.tick OR (p.tick = c.diff_tick AND p.seq <= c.seq))
       AND NOT EXISTS (
           SELECT FROM outbox.parked earlier
           WHERE earlier.subscription = p.subscription AND earlier.shard = p.shard
             AND earlier.aggregate_type = p.aggregate_type AND earlier.aggregate_id = p.aggregate_id
             AND (earlier.tick, earlier.seq) < (p.tick, p.seq))
-    ORDER BY p.next_attempt_at LIMIT $3
+    ORDER BY p.next_attempt_at LIMIT $5
 )
 SELECT seq, tick, shard, id, topic, aggregate_type, aggregate_id, event_type, event_version, dedup_key,
        payload, headers, created_at, attempts
@@ -47,17 +49,17 @@ FROM (
     SELECT f.*, sum(size) OVER (ORDER BY f.tick, f.seq ROWS UNBOUNDED PRECEDING) - size AS before
     FROM (
         SELECT e.*, octet_length(e.payload::text) + octet_length(e.headers::text) AS size
-        FROM due d JOIN passed c ON c.shard = d.shard CROSS JOIN LATERAL (
+        FROM due d CROSS JOIN LATERAL (
             SELECT * FROM outbox.parked e
             WHERE e.subscription = d.subscription AND e.shard = d.shard
               AND e.aggregate_type = d.aggregate_type AND e.aggregate_id = d.aggregate_id
-              AND (e.tick <= c.tick OR (e.tick = c.next_tick AND e.seq <= c.seq))
+              AND (e.tick <= d.passed_tick OR (e.tick = d.diff_tick AND e.seq <= d.passed_seq))
               AND NOT e.dead
-            ORDER BY e.tick, e.seq LIMIT $4) e
-        ORDER BY e.tick, e.seq LIMIT $5
+            ORDER BY e.tick, e.seq LIMIT $6) e
+        ORDER BY e.tick, e.seq LIMIT $7
     ) f
 ) g
-WHERE before < $6
+WHERE before < $8
 ORDER BY tick, seq";
 
 #[derive(Queryable)]
@@ -107,6 +109,8 @@ pub(crate) async fn due(
                 Timestamptz,
                 Integer,
             )>(DUE)
+            .bind::<Text, _>(who.subscription.clone())
+            .bind::<Array<SmallInt>, _>(shards.clone())
             .bind::<Text, _>(who.subscription.clone())
             .bind::<Array<SmallInt>, _>(shards)
             .bind::<BigInt, _>(HEADS)

@@ -1,7 +1,11 @@
 //! Subscription: a named group of relays with its own cursors and failures.
 
+use diesel::result::Error;
 use diesel::sql_types::{Array, BigInt, Nullable, Text};
-use diesel_async::{AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
+use diesel_async::{
+    AnsiTransactionManager, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection,
+    TransactionManager,
+};
 
 use crate::session::{Mode, Session, SessionError};
 use crate::statement::statement;
@@ -40,7 +44,8 @@ SELECT name, shard, tick FROM created, start, generate_series(0, 15) shard";
 /// `topics` are the only ones it gets; empty means all of them.
 ///
 /// # Errors
-/// What the database says.
+/// What the database says, and [`AlreadyInTransaction`](diesel::result::Error::AlreadyInTransaction)
+/// inside of a transaction: this one commits its own.
 ///
 /// # Cancel safety
 /// Drop the connection if the future was dropped: its transaction may still be open.
@@ -51,16 +56,20 @@ pub async fn create(
     topics: &[&str],
 ) -> diesel::QueryResult<bool> {
     let topics = (!topics.is_empty()).then_some(topics);
-    if start == Start::Now {
-        // Without a tick from now, "now" would be the newest one there is. Another relay may just
-        // be taking one: then that is "now", and the lock below waits for it.
-        conn.batch_execute(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT outbox.take_tick(); COMMIT",
-        )
-        .await?;
+    // A transaction of the caller's would be committed by ours.
+    if AnsiTransactionManager::transaction_manager_status_mut(conn).transaction_depth()?.is_some() {
+        return Err(Error::AlreadyInTransaction);
     }
-    conn.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
     let created = async {
+        if start == Start::Now {
+            // Without a tick from now, "now" would be the newest one there is. Another relay may
+            // just be taking one: then that is "now", and the lock below waits for it.
+            conn.batch_execute(
+                "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT outbox.take_tick(); COMMIT",
+            )
+            .await?;
+        }
+        conn.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
         conn.batch_execute(LOCK).await?;
         statement::<()>(CREATE)
             .bind::<diesel::sql_types::Bool, _>(start == Start::Earliest)

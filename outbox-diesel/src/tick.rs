@@ -44,14 +44,18 @@ SELECT a.tick, a.mark, a.xid, a.snapshot, a.seq_before, a.seq_after, NULL::boole
 FROM (SELECT * FROM outbox.ticks WHERE tick > $1 ORDER BY tick LIMIT 8) a
 UNION ALL
 SELECT n.tick, n.mark, n.xid, n.snapshot, n.seq_before, n.seq_after,
-       CASE WHEN pg_sequence_last_value('outbox.event_seq') <= n.seq_before THEN
+       CASE WHEN pg_sequence_last_value('outbox.event_seq') <= n.seq_before
+             AND pg_sequence_last_value('outbox.event_seq') >= n.seq_after THEN
            EXISTS (SELECT FROM pg_snapshot_xip(n.snapshot) x (xid)
                    CROSS JOIN LATERAL (
                        SELECT FROM outbox.events e
-                       WHERE e.xid = x.xid AND e.seq > n.seq_floor AND e.seq <= n.seq_before LIMIT 1) e)
-           OR EXISTS (SELECT FROM outbox.events e
-                      WHERE e.xid >= pg_snapshot_xmax(n.snapshot) AND e.xid < n.xid
-                        AND e.seq > n.seq_floor AND e.seq <= n.seq_before)
+                       WHERE e.xid = x.xid AND e.seq > n.seq_floor AND e.seq <= n.seq_before LIMIT 1) e
+                   WHERE pg_visible_in_snapshot(x.xid, pg_current_snapshot()))
+           OR (pg_snapshot_xmax(n.snapshot) < n.xid
+               AND (SELECT true FROM outbox.events e
+                    WHERE e.xid >= pg_snapshot_xmax(n.snapshot) AND e.xid < n.xid
+                      AND e.seq > n.seq_floor AND e.seq <= n.seq_before
+                    ORDER BY e.xid LIMIT 1) IS NOT NULL)
        ELSE true END
 FROM newest n";
 

@@ -50,6 +50,19 @@ impl TestDatabase {
             .expect("options that fit together")
     }
 
+    /// A relay of the default subscription that connects as this role.
+    pub async fn relay_as(&self, role: &str, publisher: impl Publisher) -> RelayHandle {
+        let pool = bb8::Pool::builder()
+            .build(AsyncDieselConnectionManager::new(self.url_as(role)))
+            .await
+            .expect("a pool opens no connection before it is asked for one");
+        Relay::builder(pool)
+            .publisher(publisher)
+            .options(quick())
+            .spawn()
+            .expect("options that fit together")
+    }
+
     /// A pool whose connections can be told from the test's own.
     pub async fn relay_pool(&self) -> Pool {
         let url = format!("{}?application_name=relay", self.url());

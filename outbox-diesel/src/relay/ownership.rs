@@ -36,9 +36,13 @@ impl<P: Publisher> Worker<P> {
             let asked = Instant::now();
             let missing = share - self.shards.len();
             let claimed = lease::claim(session, &self.who, self.options.lease, missing).await?;
-            self.leases.extend(claimed.iter().map(|c| c.shard), asked, self.options.lease);
-            changed |= !claimed.is_empty();
-            self.adopt(session, &claimed).await?;
+            if !claimed.is_empty() {
+                // One of them may have been ours until its lease ran out just now.
+                self.shards.retain(|shard, _| !claimed.contains(&i16::from(*shard)));
+                self.leases.extend(claimed, asked, self.options.lease);
+                self.adopt_own(session).await?;
+                changed = true;
+            }
         }
         Ok(changed)
     }
@@ -46,8 +50,15 @@ impl<P: Publisher> Worker<P> {
     /// Brings our shards in line with what the database says is ours; true if they changed.
     pub(super) async fn adopt_own(&mut self, session: &mut Session) -> Result<bool, Interrupted> {
         let own = lease::reload(session, &self.who).await?;
-        let is_own = |shard: u8| own.iter().any(|claimed| claimed.shard == i16::from(shard));
-        let lost: Vec<u8> = self.shards.keys().copied().filter(|shard| !is_own(*shard)).collect();
+        let is_own = |shard: u8, epoch: i64| {
+            own.iter().any(|claimed| (claimed.shard, claimed.epoch) == (shard.into(), epoch))
+        };
+        let lost: Vec<u8> = self
+            .shards
+            .iter()
+            .filter(|(shard, state)| !is_own(**shard, state.epoch))
+            .map(|(shard, _)| *shard)
+            .collect();
         for shard in &lost {
             warn!(subscription = %self.who.subscription, shard, "the lease was lost");
             self.lose(*shard);
@@ -76,6 +87,7 @@ impl<P: Publisher> Worker<P> {
         for claimed in claimed {
             let Ok(shard) = u8::try_from(claimed.shard) else { continue };
             self.stamp.epochs[usize::from(shard)] = claimed.epoch;
+            self.stamp.generation = claimed.generation;
             self.shards.insert(shard, Shard::new(claimed));
         }
         for parked in parked {
@@ -83,8 +95,7 @@ impl<P: Publisher> Worker<P> {
             else {
                 continue;
             };
-            shard.parked.insert(parked.seq);
-            shard.blocked.insert((parked.aggregate_type, parked.aggregate_id));
+            shard.block((parked.aggregate_type, parked.aggregate_id), (parked.tick, parked.seq));
         }
         info!(subscription = %self.who.subscription, shards = ?self.shards.keys().collect::<Vec<_>>(), "leases shards");
         Ok(())

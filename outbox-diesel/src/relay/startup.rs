@@ -59,34 +59,44 @@ pub enum Refusal {
         "sequence outbox.event_seq must have CACHE 1, INCREMENT 1 and NO CYCLE; put it back with ALTER SEQUENCE outbox.event_seq CACHE 1 INCREMENT BY 1 NO CYCLE"
     )]
     Sequence,
-    /// The sequence lies below events that exist, for example after a restore without setval.
+    /// The sequence lies below what was drawn from it, for example after a restore without setval.
     #[error(
-        "sequence outbox.event_seq is at {at}, below the event {found}: it was set back or not restored; run \"outbox rebase\""
+        "sequence outbox.event_seq is at {at}, but {found} was drawn already: it was set back or not restored; run \"outbox rebase\""
     )]
     SequenceBehind {
         /// Where it is.
         at: i64,
-        /// An event above.
+        /// A value that an event has or a tick saw.
         found: i64,
     },
+    /// The relay's role may not see where the sequence is.
+    #[error(
+        "the value of sequence outbox.event_seq cannot be read; GRANT USAGE ON SEQUENCE outbox.event_seq to the relay's role"
+    )]
+    SequenceUnreadable,
     /// A check itself failed.
     #[error(transparent)]
     Session(#[from] SessionError),
 }
 
 const INSTALLED: &str = "\
-SELECT to_regclass('outbox.migrations') IS NOT NULL, pg_is_in_recovery()";
+SELECT to_regclass('outbox.migrations') IS NOT NULL,
+       pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean";
 
 const NEWEST_MIGRATION: &str = "SELECT max(version) FROM outbox.migrations";
 
+// A sequence that nothing was drawn from is at 0, but the migration draws one: it was not restored.
 const FACTS: &str = "\
 SELECT m.source_id, s.generation,
        m.system_identifier, outbox.system_identifier(), m.database_oid, outbox.database_oid(),
        q.seqincrement = 1 AND q.seqcache = 1 AND NOT q.seqcycle,
-       pg_sequence_last_value('outbox.event_seq'),
-       (SELECT e.seq FROM outbox.events e WHERE e.seq > pg_sequence_last_value('outbox.event_seq') ORDER BY e.seq LIMIT 1)
+       at.seq,
+       greatest((SELECT e.seq FROM outbox.events e WHERE e.seq > at.seq ORDER BY e.seq LIMIT 1),
+                (SELECT t.seq_after FROM outbox.ticks t ORDER BY t.tick DESC LIMIT 1), 1)
 FROM outbox.meta m
 CROSS JOIN pg_sequence q
+CROSS JOIN (SELECT coalesce(pg_sequence_last_value('outbox.event_seq'),
+                            CASE WHEN has_sequence_privilege('outbox.event_seq', 'USAGE, SELECT') THEN 0 END) AS seq) at
 LEFT JOIN outbox.subscriptions s ON s.name = $1
 WHERE q.seqrelid = 'outbox.event_seq'::regclass";
 
@@ -100,7 +110,7 @@ struct FactsRow {
     database: Option<i64>,
     sequence_in_order: bool,
     sequence_at: Option<i64>,
-    event_above: Option<i64>,
+    sequence_was_at: i64,
 }
 
 /// What a relay needs to know of the outbox.
@@ -133,7 +143,7 @@ pub(super) async fn check(session: &mut Session, subscription: &str) -> Result<F
                 Nullable<BigInt>,
                 Bool,
                 Nullable<BigInt>,
-                Nullable<BigInt>,
+                BigInt,
             )>(FACTS)
             .bind::<Text, _>(subscription.to_owned()),
         )
@@ -154,7 +164,9 @@ pub(super) async fn check(session: &mut Session, subscription: &str) -> Result<F
     if !facts.sequence_in_order {
         return Err(Refusal::Sequence);
     }
-    if let (Some(at), Some(found)) = (facts.sequence_at, facts.event_above) {
+    let at = facts.sequence_at.ok_or(Refusal::SequenceUnreadable)?;
+    let found = facts.sequence_was_at;
+    if at < found {
         return Err(Refusal::SequenceBehind { at, found });
     }
     let generation =

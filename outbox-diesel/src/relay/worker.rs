@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
 use super::backoff::Backoff;
 use super::health::{Health, HealthCell};
@@ -15,7 +15,6 @@ use super::startup::{self, Refusal};
 use crate::lease::{self, Identity, Leases};
 use crate::message::{Chunk, SHARDS};
 use crate::options::RelayOptions;
-use crate::partition;
 use crate::publish::{Publisher, Repeat, Stamp};
 use crate::read::Limits;
 use crate::session::{Mode, Pool, Session, SessionError};
@@ -35,7 +34,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// Why the loop starts over with a new connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Interrupted {
-    #[error("the relay lost its connection to the database")]
+    #[error("the relay cannot work with the database")]
     Session(#[from] SessionError),
     #[error("the relay may not run")]
     Refused(#[from] Refusal),
@@ -56,6 +55,8 @@ pub(super) struct Worker<P> {
     pub(super) retry_chunk: Chunk,
     pub(super) clocks: Clocks,
     pub(super) diffs: Diffs,
+    /// What was last wrong with the partitions.
+    pub(super) upkeep_trouble: Option<String>,
 }
 
 /// The broker is away until then.
@@ -125,6 +126,7 @@ impl<P: Publisher> Worker<P> {
             retry_chunk: Chunk::default(),
             clocks: Clocks::default(),
             diffs: Diffs::default(),
+            upkeep_trouble: None,
         }
     }
 
@@ -235,23 +237,9 @@ impl<P: Publisher> Worker<P> {
             changed |= self.retry_due(session).await?;
         }
         if is_due(&mut self.clocks.upkeep, UPKEEP) {
-            self.keep_up(session).await;
+            self.keep_up(session).await?;
         }
         Ok(changed)
-    }
-
-    /// Partitions and old ticks: what fails is tried again later, delivery goes on.
-    async fn keep_up(&mut self, session: &mut Session) {
-        match partition::keep_ahead(session).await {
-            Ok(0) => {}
-            Ok(made) => info!(made, "created partitions"),
-            Err(error) => {
-                warn!(cause = chain(&error), "partitions could not be created; will try again");
-            }
-        }
-        if let Err(error) = partition::delete_ticks(session).await {
-            debug!(cause = chain(&error), "old ticks could not be deleted; will try again");
-        }
     }
 
     async fn keep_ticking(&mut self, session: &mut Session) -> Result<(), SessionError> {
@@ -321,14 +309,19 @@ async fn pause_for(pause: Duration, cancelled: &CancellationToken) {
     }
 }
 
-/// An error with its causes, on one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
+/// An error with its causes, on one line, and what the server advises.
+pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = String::new();
+    for cause in std::iter::successors(Some(error), |cause| cause.source()) {
+        let separator = if text.is_empty() { "" } else { ": " };
+        text.push_str(separator);
         text.push_str(&cause.to_string());
-        source = cause.source();
+        if let Some(diesel::result::Error::DatabaseError(_, server)) = cause.downcast_ref()
+            && let Some(hint) = server.hint()
+        {
+            text.push_str("; ");
+            text.push_str(hint);
+        }
     }
     text
 }
