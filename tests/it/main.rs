@@ -1,5 +1,9 @@
 //! Integration tests, one file per stage.
 
+mod crash_membership;
+mod crash_postgres;
+mod crash_redis;
+mod crash_relay;
 mod database;
 mod emit_cancel;
 mod emit_connections;

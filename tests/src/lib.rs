@@ -1,16 +1,30 @@
 //! What all integration tests share: a database of one's own, a Redis prefix of one's own, events,
-//! and waiting.
+//! writers and the oracle that judges what came of their transactions, relays that can be hurt, and
+//! waiting.
 
 mod database;
 mod event;
 mod eventually;
 mod redis;
-mod relays;
 mod sent;
+pub mod oracle;
+mod writers;
+mod backlog;
+mod relays;
+mod mishap;
+mod relay_thread;
+mod relay_process;
+mod scene;
 
+pub use backlog::backlog;
 pub use database::{Scalar, TestDatabase};
 pub use event::TestEvent;
 pub use eventually::eventually;
+pub use mishap::{Mishap, MishapPublisher, Mishaps};
 pub use redis::TestRedis;
-pub use relays::{SOON, quick};
+pub use relay_process::RelayProcess;
+pub use relay_thread::RelayThread;
+pub use relays::{SOON, quick, quick_heartbeat, quick_lease};
+pub use scene::Scene;
 pub use sent::Sent;
+pub use writers::{Writers, Writing};
