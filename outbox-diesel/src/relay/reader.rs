@@ -51,6 +51,12 @@ impl Reader {
         self.at = shards.iter().map(|(shard, state)| (*shard, state.done)).collect();
     }
 
+    /// The same after a reconnect, when nothing in memory counts.
+    pub(super) fn restart(&mut self, shards: &BTreeMap<u8, Shard>) {
+        self.diff = None;
+        self.rewind(shards);
+    }
+
     /// Takes a chunk back, to be filled again.
     pub(super) fn recycle(&mut self, chunk: Chunk) {
         self.spare.push(chunk);

@@ -164,6 +164,7 @@ impl<P: Publisher> Worker<P> {
         self.clocks = Clocks::default();
         self.adopt_own(session).await?;
         self.raise_epochs(session).await?;
+        self.reader.restart(&self.shards);
         self.health.set(Health::Running);
 
         let mut next = None;
