@@ -1,5 +1,6 @@
 //! Integration tests, one file per stage.
 
+mod crash_claim;
 mod crash_connection;
 mod crash_membership;
 mod crash_postgres;

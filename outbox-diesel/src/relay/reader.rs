@@ -40,7 +40,8 @@ pub(super) struct Reading {
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     at: BTreeMap<u8, Place>,
-    diff: Option<Diff>,
+    /// The open diff, and the target it was opened for: without one it goes to the next tick.
+    diff: Option<(Option<i64>, Diff)>,
     spare: Vec<Chunk>,
     pub(super) filters: Vec<TopicFilter>,
 }
@@ -80,16 +81,17 @@ impl Reader {
             .map(|(shard, _)| *shard)
             .collect();
 
-        let is_current = self.diff.as_ref().is_some_and(|diff| {
-            diff.from.id == tick && target.is_none_or(|target| diff.to.id == target)
-        });
+        let is_current = self
+            .diff
+            .as_ref()
+            .is_some_and(|(aimed_at, diff)| diff.from.id == tick && *aimed_at == target);
         if !is_current {
             match self.open(session, shards, &group, tick, target).await? {
-                Ok(diff) => self.diff = Some(diff),
+                Ok(diff) => self.diff = Some((target, diff)),
                 Err(step) => return Ok(step),
             }
         }
-        let diff = self.diff.as_ref().expect("opened just above");
+        let (_, diff) = self.diff.as_ref().expect("opened just above");
 
         let seq = group.iter().map(|shard| self.at[shard].seq).min().unwrap_or(0);
         let numbers: Vec<i16> = group.iter().map(|shard| i16::from(*shard)).collect();
@@ -139,7 +141,7 @@ impl Reader {
             poll.ahead.swap_remove(0)
         };
         let from = match self.diff.take() {
-            Some(diff) if diff.to.id == tick => diff.to,
+            Some((_, diff)) if diff.to.id == tick => diff.to,
             _ => tick::find(session, tick).await?.ok_or_else(missing)?,
         };
         let topics = self.topics(&to);
