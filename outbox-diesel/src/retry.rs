@@ -20,15 +20,19 @@ use crate::statement::{RawJson, statement};
 const HEADS: i64 = 100;
 
 // Only what the cursor has passed: else a crash before the settle would send it again. A place
-// within the current diff is told by its seq, since its tick lies above the cursor's.
+// within the current diff is told by its seq, since its tick lies above the cursor's; a straggler of
+// a later diff may have a low seq, too.
 // An event is due together with those held behind it.
 const DUE: &str = "\
 WITH due AS MATERIALIZED (
-    SELECT p.subscription, p.shard, p.aggregate_type, p.aggregate_id, p.tick, p.seq, c.tick AS passed_tick, c.seq AS passed_seq
+    SELECT p.subscription, p.shard, p.aggregate_type, p.aggregate_id, p.tick, p.seq, c.tick AS passed_tick, c.seq AS passed_seq,
+           current.tick AS current_tick
     FROM outbox.parked p
     JOIN outbox.cursors c ON c.subscription = p.subscription AND c.shard = p.shard
+    CROSS JOIN LATERAL (SELECT coalesce(c.target,
+        (SELECT k.tick FROM outbox.ticks k WHERE k.tick > c.tick ORDER BY k.tick LIMIT 1)) AS tick) current
     WHERE p.subscription = $1 AND p.shard = ANY ($2::smallint[]) AND p.next_attempt_at <= clock_timestamp()
-      AND (p.tick <= c.tick OR p.seq <= c.seq)
+      AND (p.tick <= c.tick OR p.tick = current.tick AND p.seq <= c.seq)
       AND NOT EXISTS (
           SELECT FROM outbox.parked earlier
           WHERE earlier.subscription = p.subscription AND earlier.shard = p.shard
@@ -46,7 +50,7 @@ FROM (
             SELECT * FROM outbox.parked e
             WHERE e.subscription = d.subscription AND e.shard = d.shard
               AND e.aggregate_type = d.aggregate_type AND e.aggregate_id = d.aggregate_id
-              AND (e.tick <= d.passed_tick OR e.seq <= d.passed_seq)
+              AND (e.tick <= d.passed_tick OR e.tick = d.current_tick AND e.seq <= d.passed_seq)
               AND NOT e.dead
             ORDER BY e.tick, e.seq LIMIT $4) e
         ORDER BY e.tick, e.seq LIMIT $5

@@ -16,4 +16,5 @@ mod emit_statements;
 mod emit_transaction;
 mod migrate;
 mod relay;
+mod retry_passed;
 mod testing;
