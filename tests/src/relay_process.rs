@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -23,12 +22,25 @@ impl RelayProcess {
     /// If the program can't be started.
     #[must_use]
     pub fn start(program: &str, name: &str, database: &str, redis: &str, prefix: &str) -> Self {
-        let child = Command::new(Path::new(program))
-            .args([database, redis, prefix])
-            .env("HOSTNAME", name)
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{program}: {error}"));
+        Self::spawn(Command::new(Path::new(program)).args([database, redis, prefix]), name)
+    }
+
+    /// The same with the options of production.
+    #[must_use]
+    pub fn start_with_defaults(
+        program: &str,
+        name: &str,
+        database: &str,
+        redis: &str,
+        prefix: &str,
+    ) -> Self {
+        let mut command = Command::new(Path::new(program));
+        Self::spawn(command.args([database, redis, prefix]).env("RELAY_OPTIONS", "default"), name)
+    }
+
+    fn spawn(command: &mut Command, name: &str) -> Self {
+        let child = command.env("HOSTNAME", name).stdin(Stdio::piped()).spawn();
+        let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
         Self { name: name.to_owned(), child }
     }
 
@@ -67,17 +79,6 @@ impl RelayProcess {
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
         let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
         Some(kib * 1024)
-    }
-
-    /// Processor time it has used so far (Linux only, in steps of 10 ms).
-    #[must_use]
-    pub fn processor_time(&self) -> Option<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
-        // Behind the name in parentheses: state is field 3, utime 14, stime 15, in 1/100 s.
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        let ticks: u64 =
-            fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
-        Some(Duration::from_millis(ticks * 10))
     }
 
     fn signal(&self, signal: Signal) {

@@ -166,12 +166,15 @@ impl Writing {
             ended.unwrap_or_else(|panic| panic!("seed {}: {panic}", self.seed));
         }
         let mut conn = AsyncPgConnection::establish(&self.url).await.expect("the database is up");
-        let left: Vec<String> = dsl::sql::<Text>(
+        conn.set_prepared_statement_cache_size(CacheSize::Disabled);
+        let list = dsl::sql::<Text>(
             "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()",
-        )
-        .load(&mut conn)
-        .await
-        .expect("lists prepared transactions");
+        );
+        // In a transaction, for the sake of poolers.
+        let left: Vec<String> = conn
+            .transaction(async |conn| list.load(conn).await)
+            .await
+            .expect("lists prepared transactions");
         for gid in left {
             let commit = format!("COMMIT PREPARED '{gid}'");
             conn.batch_execute(&commit).await.expect("a prepared transaction can be committed");
@@ -238,11 +241,9 @@ impl Writer {
         }
         if self.in_doubt {
             let gid = self.gid();
-            let left: Vec<String> =
-                dsl::sql::<Text>("SELECT gid FROM pg_prepared_xacts WHERE gid = ")
-                    .bind::<Text, _>(&gid)
-                    .load(conn)
-                    .await?;
+            let find = dsl::sql::<Text>("SELECT gid FROM pg_prepared_xacts WHERE gid = ")
+                .bind::<Text, _>(gid.clone());
+            let left: Vec<String> = conn.transaction(async |conn| find.load(conn).await).await?;
             if !left.is_empty() {
                 conn.batch_execute(&format!("COMMIT PREPARED '{gid}'")).await?;
             }
