@@ -34,10 +34,9 @@ impl Footprint {
     fn print(&self) {
         let Self { events, time, peak_memory, wal, dead_tuples } = self;
         println!(
-            "{events} events in {time:?} ({:.0}/s); peak memory {:.1} MiB; {:.3} bytes of WAL per event; {dead_tuples} dead tuples",
+            "{events} events in {time:?} ({:.0}/s); peak memory {} KiB; {wal} bytes of WAL; {dead_tuples} dead tuples",
             f64::from(*events) / time.as_secs_f64(),
-            *peak_memory as f64 / MIB as f64,
-            *wal as f64 / f64::from(*events),
+            peak_memory / 1024,
         );
     }
 }

@@ -261,7 +261,8 @@ mod tests {
     }
 
     fn verdict(arrivals: Vec<Arrival>) -> Verdict {
-        let events = (1..=3).map(|n| (Uuid::from_u128(n), ("1".to_owned(), n as i64)));
+        let events =
+            (1..=3).zip(1..).map(|(id, version)| (Uuid::from_u128(id), ("1".to_owned(), version)));
         let versions = BTreeMap::from([("1".to_owned(), 3)]);
         Verdict::on(&Committed { events: events.collect(), versions }, &Arrivals(arrivals))
     }
