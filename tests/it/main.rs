@@ -1,5 +1,11 @@
 //! Integration tests, one file per stage.
 
+mod crash_claim;
+mod crash_connection;
+mod crash_membership;
+mod crash_postgres;
+mod crash_redis;
+mod crash_relay;
 mod database;
 mod emit_cancel;
 mod emit_connections;
@@ -20,3 +26,9 @@ mod startup;
 mod subscription;
 mod testing;
 mod tick;
+mod footprint;
+mod guard;
+mod pgbouncer;
+mod property;
+mod retry_passed;
+mod tick_order;

@@ -157,6 +157,7 @@ macro_rules! scalars {
 
 scalars! {
     bool: Bool,
+    Option<bool>: Nullable<Bool>,
     i64: BigInt,
     String: Text,
     Option<String>: Nullable<Text>,

@@ -1,20 +1,34 @@
 //! What all integration tests share: a database of one's own, a Redis prefix of one's own, events,
-//! and waiting.
+//! writers and the oracle that judges what came of their transactions, relays that can be hurt, and
+//! waiting.
 
 mod database;
 mod event;
 mod eventually;
 mod hooked;
 mod redis;
-mod relays;
 mod sent;
 mod timeline;
+pub mod oracle;
+mod writers;
+mod backlog;
+mod relays;
+mod mishap;
+mod relay_thread;
+mod relay_process;
+mod scene;
 
+pub use backlog::backlog;
 pub use database::{Scalar, TestDatabase};
 pub use event::TestEvent;
 pub use eventually::eventually;
 pub use hooked::Hooked;
+pub use mishap::{Mishap, MishapPublisher, Mishaps};
 pub use redis::TestRedis;
-pub use relays::{Crashable, SOON, orders, quick};
+pub use relay_process::RelayProcess;
+pub use relay_thread::RelayThread;
+pub use relays::{Crashable, SOON, orders, quick, quick_heartbeat, quick_lease};
+pub use scene::Scene;
 pub use sent::Sent;
 pub use timeline::insert;
+pub use writers::{Writers, Writing};

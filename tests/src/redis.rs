@@ -10,6 +10,7 @@ use xtask::redis::{Options, Redis};
 /// A prefix on a shared Redis. Its keys are deleted when the value is dropped.
 #[derive(Debug)]
 pub struct TestRedis {
+    url: String,
     client: Client,
     prefix: String,
 }
@@ -18,14 +19,21 @@ impl TestRedis {
     /// A prefix that no other test has, on the shared server.
     #[must_use]
     pub fn new() -> Self {
-        let client = Client::open(shared_server()).expect("a server's URL: redis://host:port");
-        Self { client, prefix: format!("test-{}:", uuid::Uuid::new_v4().simple()) }
+        Self::on(shared_server())
+    }
+
+    /// The same on a server of the test's own, which it may kill.
+    #[must_use]
+    pub fn on(server: &str) -> Self {
+        let client = Client::open(server).expect("a server's URL: redis://host:port");
+        let prefix = format!("test-{}:", uuid::Uuid::new_v4().simple());
+        Self { url: server.to_owned(), client, prefix }
     }
 
     /// Where the server is.
     #[must_use]
     pub fn url(&self) -> String {
-        shared_server().to_owned()
+        self.url.clone()
     }
 
     /// What all keys of the test begin with: give it to the publisher, or to the topics.

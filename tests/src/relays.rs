@@ -14,12 +14,27 @@ use crate::{TestDatabase, eventually};
 /// How long tests wait for what should happen within milliseconds.
 pub const SOON: Duration = Duration::from_secs(20);
 
+const LEASE: Duration = Duration::from_secs(3);
+const HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// The lease of [`quick`] relays.
+#[must_use]
+pub fn quick_lease() -> Duration {
+    LEASE
+}
+
+/// The heartbeat of [`quick`] relays.
+#[must_use]
+pub fn quick_heartbeat() -> Duration {
+    HEARTBEAT
+}
+
 /// A short lease, and short pauses.
 #[must_use]
 pub fn quick() -> RelayOptions {
     RelayOptions::default()
-        .lease(Duration::from_secs(3))
-        .heartbeat(Duration::from_millis(500))
+        .lease(LEASE)
+        .heartbeat(HEARTBEAT)
         .publish_timeout(Duration::from_secs(1))
         .database_timeout(Duration::from_secs(2))
         .retry(RetryOptions::default().base(Duration::from_millis(20)))

@@ -1,0 +1,193 @@
+//! The real thing: a database, sessions, relays and a broker, next to the model of them.
+
+use std::time::{Duration, Instant};
+
+use diesel::dsl;
+use diesel::sql_types::BigInt;
+use diesel_async::{AsyncPgConnection, RunQueryDsl as _, SimpleAsyncConnection as _};
+use outbox_diesel::AsyncEmit as _;
+use outbox_diesel::subscription::{self, Start};
+use outbox_tests::{RelayThread, TestDatabase, TestEvent};
+
+use super::broker::Broker;
+use super::model::{Model, Session};
+use super::step::{AGGREGATES, RELAYS, SESSIONS, Step, TOPICS};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// As if every lease had run out, and everybody had long been silent.
+const LEASES_END: &str = "\
+UPDATE outbox.cursors SET leased_until = '-infinity'; DELETE FROM outbox.relays";
+
+pub(crate) struct World {
+    // Before the database: relays and sessions end first.
+    relays: Vec<RelayThread>,
+    sessions: Vec<AsyncPgConnection>,
+    model: Model,
+    broker: Broker,
+    database: TestDatabase,
+}
+
+impl World {
+    pub(crate) async fn new(broker: Broker) -> Self {
+        let database = TestDatabase::new();
+        database.sql(&format!(
+            "CREATE TABLE ledger (id bigint PRIMARY KEY, version bigint NOT NULL);
+             INSERT INTO ledger SELECT id, 0 FROM generate_series(0, {AGGREGATES} - 1) id"
+        ));
+        let mut conn = database.connect().await;
+        subscription::create(&mut conn, "copy", Start::Earliest, &[]).await.expect("creates it");
+        let mut sessions = Vec::new();
+        for _ in 0..SESSIONS {
+            sessions.push(database.connect().await);
+        }
+        let relays = RELAYS.map(|subscription| broker.relay(&database.url(), subscription));
+        let relays = relays.into_iter().collect();
+        Self { relays, sessions, model: Model::default(), broker, database }
+    }
+
+    pub(crate) async fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Begin { session } => {
+                if self.model.is_idle(session) {
+                    self.run(session, "BEGIN").await;
+                    self.model.sessions[session] =
+                        Session::Open { changed: Vec::new(), savepoint: None };
+                }
+            }
+            Step::Emit { session, aggregate, topic } => {
+                self.emit(session, aggregate, TOPICS[topic]).await;
+            }
+            Step::Savepoint { session } => {
+                if self.model.savepoint(session) {
+                    self.run(session, "SAVEPOINT part").await;
+                }
+            }
+            Step::RollBackToSavepoint { session } => {
+                if self.model.roll_back_to_savepoint(session) {
+                    self.run(session, "ROLLBACK TO part; RELEASE part").await;
+                }
+            }
+            Step::Commit { session } => self.end_open(session, true).await,
+            Step::RollBack { session } => self.end_open(session, false).await,
+            Step::Prepare { session } => {
+                if self.model.prepare(session) {
+                    let prepare = format!("PREPARE TRANSACTION '{}'", self.gid(session));
+                    self.run(session, &prepare).await;
+                }
+            }
+            Step::EndPrepared { session, commits } => self.end_prepared(session, commits).await,
+            Step::Tick => self.database.sql("SELECT outbox.take_tick()"),
+            Step::Mishap { relay, mishap } => self.relays[relay].mishaps().push(mishap),
+            Step::Crash { relay } => self.relays[relay].crash(),
+            Step::LeasesEnd => self.database.sql(LEASES_END),
+            Step::Reject { odd } => self.broker.reject(odd).await,
+            Step::Accept => self.broker.accept().await,
+            Step::Wait { time } => tokio::time::sleep(time).await,
+            Step::Drain => self.drain().await,
+        }
+        self.replace_the_dead();
+        self.arrived_as_far_as_allowed().await;
+    }
+
+    /// Ends everything, and checks that all has arrived and nothing comes after.
+    pub(crate) async fn end(mut self) {
+        for session in 0..SESSIONS {
+            self.end_open(session, session % 2 == 0).await;
+            self.end_prepared(session, true).await;
+        }
+        self.drain().await;
+        for relay in &self.relays {
+            relay.stop();
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while !self.relays.iter().all(RelayThread::has_ended) {
+            assert!(Instant::now() < deadline, "a relay does not stop");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(self.arrived_as_far_as_allowed().await, "something is missing after the shutdown");
+        let parked: i64 = self.database.value("SELECT count(*) FROM outbox.parked");
+        assert_eq!(parked, 0, "parked events were delivered, and are still parked");
+    }
+
+    async fn emit(&mut self, session: usize, aggregate: usize, topic: &str) {
+        let Some(version) = self.model.change(session, aggregate) else { return };
+        let conn = &mut self.sessions[session];
+        let id = i64::try_from(aggregate).expect("few");
+        let drawn: i64 = dsl::sql::<BigInt>("UPDATE ledger SET version = version + 1 WHERE id = ")
+            .bind::<BigInt, _>(id)
+            .sql(" RETURNING version")
+            .get_result(conn)
+            .await
+            .expect("nobody else holds the lock");
+        assert_eq!(drawn, version, "the model is wrong");
+        let event = TestEvent::new(id).topic(topic).payload(format!(r#"{{"v":{version}}}"#));
+        conn.emit(&event).await.expect("emits");
+    }
+
+    async fn end_open(&mut self, session: usize, commits: bool) {
+        if self.model.is_open(session) {
+            self.run(session, if commits { "COMMIT" } else { "ROLLBACK" }).await;
+            self.model.end(session, commits);
+        }
+    }
+
+    async fn end_prepared(&mut self, session: usize, commits: bool) {
+        if self.model.is_prepared(session) {
+            let verb = if commits { "COMMIT" } else { "ROLLBACK" };
+            let end = format!("{verb} PREPARED '{}'", self.gid(session));
+            self.run(session, &end).await;
+            self.model.end(session, commits);
+        }
+    }
+
+    fn gid(&self, session: usize) -> String {
+        format!("{}-{session}", self.database.name())
+    }
+
+    async fn run(&mut self, session: usize, sql: &str) {
+        let done = self.sessions[session].batch_execute(sql).await;
+        done.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
+    /// A successor for each relay that died. Leases of the dead do not have to run out here: that
+    /// they do is another test's matter.
+    fn replace_the_dead(&mut self) {
+        for (relay, subscription) in self.relays.iter_mut().zip(RELAYS) {
+            if relay.has_ended() {
+                *relay = self.broker.relay(&self.database.url(), subscription);
+                self.database.sql(LEASES_END);
+            }
+        }
+    }
+
+    /// No more mishaps: then all that has committed arrives, however much is still open.
+    async fn drain(&mut self) {
+        for relay in &self.relays {
+            relay.mishaps().clear();
+        }
+        self.broker.accept().await;
+        let deadline = Instant::now() + PATIENCE;
+        while !self.arrived_as_far_as_allowed().await {
+            self.replace_the_dead();
+            if Instant::now() > deadline {
+                let arrived = self.broker.arrived().await;
+                panic!("committed {:?}, arrived only {arrived:?}", self.model.committed);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// What arrived of an aggregate is always a prefix of what has committed. True if it is all.
+    async fn arrived_as_far_as_allowed(&self) -> bool {
+        let mut all = true;
+        for (arrived, subscription) in self.broker.arrived().await.iter().zip(["default", "copy"]) {
+            for (aggregate, versions) in arrived.iter().enumerate() {
+                if let Some(fault) = self.model.fault(aggregate, versions) {
+                    panic!("{subscription}: {fault}");
+                }
+                all &= self.model.has_all(aggregate, versions);
+            }
+        }
+        all
+    }
+}

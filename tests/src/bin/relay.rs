@@ -1,0 +1,42 @@
+//! A relay on its own: `relay <database url> <redis url> <stream prefix>`. Ends in order when its
+//! standard input does. `RELAY_OPTIONS=default` takes the options of production; else the tests'
+//! quick ones.
+
+use std::io::Read as _;
+
+use diesel_async::AsyncPgConnection;
+use diesel_async::pooled_connection::AsyncDieselConnectionManager;
+use outbox_diesel::publish::redis::RedisPublisher;
+use outbox_diesel::{Relay, RelayOptions};
+use tokio_util::sync::CancellationToken;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [database, redis, prefix] = arguments.as_slice() else {
+        panic!("relay <database url> <redis url> <stream prefix>");
+    };
+    let cancelled = CancellationToken::new();
+    let at_end = cancelled.clone();
+    std::thread::spawn(move || {
+        std::io::stdin().read_to_end(&mut Vec::new()).ok();
+        at_end.cancel();
+    });
+    let options = match std::env::var("RELAY_OPTIONS").as_deref() {
+        Ok("default") => RelayOptions::default(),
+        _ => outbox_tests::quick(),
+    };
+    let manager = AsyncDieselConnectionManager::<AsyncPgConnection>::new(database);
+    let pool = bb8::Pool::builder().max_size(1).build(manager).await.expect("a pool");
+    let publisher = RedisPublisher::connect_lazily(redis.as_str()).expect("a Redis URL");
+    Relay::builder(pool)
+        .publisher(publisher.stream_prefix(prefix))
+        .options(options)
+        .run(cancelled)
+        .await
+        .expect("options that fit together");
+}
