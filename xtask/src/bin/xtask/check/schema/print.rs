@@ -11,7 +11,16 @@ use super::catalog::{Catalog, Column, Table};
 const HEADER: &str = "\
 //! Schema: the tables of `outbox`, as the migrations leave them.
 //!
-//! Written by `cargo xtask check --bless schema`; partitions are left out.
+//! ```no_run
+//! use diesel::prelude::*;
+//! use outbox_diesel::schema::parked;
+//!
+//! fn dead_letters(conn: &mut PgConnection) -> QueryResult<i64> {
+//!     parked::table.filter(parked::dead).count().get_result(conn)
+//! }
+//! ```
+
+// Written by `cargo xtask check --bless schema`; partitions are left out.
 #![allow(
     missing_docs,
     unreachable_pub,
