@@ -28,7 +28,8 @@ pub enum EmitError {
     /// The event version is below 1.
     #[error("the event version is {0}; versions start at 1")]
     InvalidVersion(i16),
-    /// serde could not serialise the event. The cause says where.
+    /// serde could not serialise the event, or what a hand-written `write_payload` wrote is not one
+    /// JSON value. The cause says where.
     #[error("the event of type {event_type} could not be serialised to JSON")]
     Serialize {
         /// The event's type.

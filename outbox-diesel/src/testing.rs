@@ -4,20 +4,11 @@
 //! emitted is read on its own connection and vanishes with it.
 //!
 //! ```no_run
-//! # use std::borrow::Cow;
 //! # use diesel_async::{AsyncConnection, AsyncPgConnection};
-//! # use outbox_diesel::{AsyncEmit, EmitError, MissingAggregateId, OutboxEvent};
-//! # struct OrderPlaced { id: i64, total: u32 }
-//! # impl OutboxEvent for OrderPlaced {
-//! #     fn aggregate_type(&self) -> &str { "order" }
-//! #     fn aggregate_id(&self) -> Result<Cow<'_, str>, MissingAggregateId> {
-//! #         Ok(self.id.to_string().into())
-//! #     }
-//! #     fn event_type(&self) -> &str { "order.placed" }
-//! #     fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
-//! #         serde_json::to_writer(json, &serde_json::json!({ "id": self.id, "total": self.total }))
-//! #     }
-//! # }
+//! # use outbox_diesel::{AsyncEmit, EmitError, OutboxEvent};
+//! # #[derive(serde::Serialize, OutboxEvent)]
+//! # #[outbox(aggregate = "order")]
+//! # struct OrderPlaced { #[outbox(aggregate_id)] id: i64, total: u32 }
 //! # async fn place_order(conn: &mut AsyncPgConnection, id: i64) -> Result<(), EmitError> {
 //! #     conn.emit(&OrderPlaced { id, total: 1 }).await.map(|_| ())
 //! # }

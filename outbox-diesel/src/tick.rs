@@ -106,3 +106,12 @@ pub(crate) async fn find(session: &mut Session, tick: i64) -> Result<Option<Tick
         session.load(Mode::Read, statement::<TickColumns>(FIND).bind::<BigInt, _>(tick)).await?;
     Ok(ticks.into_iter().next())
 }
+
+const LAST_BELOW: &str = "SELECT tick FROM outbox.ticks WHERE tick < $1 ORDER BY tick DESC LIMIT 1";
+
+/// The id of the last tick below this one.
+pub(crate) async fn last_below(session: &mut Session, tick: i64) -> Result<i64, SessionError> {
+    let ticks: Vec<i64> =
+        session.load(Mode::Read, statement::<BigInt>(LAST_BELOW).bind::<BigInt, _>(tick)).await?;
+    Ok(ticks.into_iter().next().ok_or(diesel::result::Error::NotFound)?)
+}

@@ -23,10 +23,13 @@ async fn a_dropped_database_is_gone_even_while_someone_is_connected() {
     let witness = TestDatabase::empty();
     let name = database.name().to_owned();
     let mut conn = database.connect().await;
+    database.sql(&format!("CREATE ROLE {name}_guest; GRANT ALL ON outbox.events TO {name}_guest"));
     drop(database);
     assert!(conn.batch_execute("SELECT 1").await.is_err());
     let gone = format!("SELECT NOT EXISTS (SELECT FROM pg_database WHERE datname = '{name}')");
     assert!(witness.value::<bool>(&gone));
+    let roles = format!("SELECT count(*) FROM pg_roles WHERE rolname LIKE '{name}\\_%'");
+    assert_eq!(witness.value::<i64>(&roles), 0);
 }
 
 #[tokio::test]

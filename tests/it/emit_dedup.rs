@@ -145,15 +145,17 @@ fn slices_with_the_same_keys_in_opposite_order_do_not_deadlock() {
             let (database, barrier) = (&database, &barrier);
             scope.spawn(move || {
                 let mut conn = database.sync();
-                for round in 0..20 {
+                let emitted = (0..20).map(|round| {
                     let mut events: Vec<_> =
                         (0..300).map(|n| keyed("a", &format!("{round}-{n}"))).collect();
                     if backwards {
                         events.reverse();
                     }
                     barrier.wait();
-                    conn.transaction(|conn| conn.emit_all(&events)).unwrap();
-                }
+                    conn.transaction(|conn| conn.emit_all(&events))
+                });
+                // Unwrapped only now: whoever panics in between leaves the other one waiting.
+                emitted.collect::<Vec<_>>().into_iter().for_each(|emitted| _ = emitted.unwrap());
             });
         }
     });

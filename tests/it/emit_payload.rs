@@ -214,3 +214,19 @@ fn a_header_that_is_set_twice_keeps_its_place() {
     headers.set("a", "3");
     assert_eq!(headers.iter().collect::<Vec<_>>(), [("a", "3"), ("b", "2")]);
 }
+
+#[test]
+fn a_payload_that_is_no_json_is_refused_before_the_server_sees_it() {
+    let database = TestDatabase::new();
+    database
+        .sync()
+        .transaction(|conn| {
+            for payload in ["{nope", "", "1 2", "\"\u{1}\"", "{\"a\":}"] {
+                let refused = conn.emit(&TestEvent::new(1).payload(payload));
+                assert!(matches!(refused, Err(EmitError::Serialize { .. })), "{payload}");
+            }
+            conn.emit(&TestEvent::new("good"))
+        })
+        .unwrap();
+    assert_eq!(database.emitted(), ["good"]);
+}

@@ -56,6 +56,7 @@ impl TestDatabase {
         let mut conn = establish(server.as_str());
         // A killed process of this id may have left its databases behind.
         run(&mut conn, &drop_if_exists(&name));
+        run(&mut conn, &drop_roles(&name));
         run(&mut conn, &format!("CREATE DATABASE {name} TEMPLATE {template}"));
         Self { server, name }
     }
@@ -72,8 +73,8 @@ impl TestDatabase {
         at(&self.server, &self.name).into()
     }
 
-    /// Where it is, for another role (made with [`sql`](Self::sql); roles belong to the server, so
-    /// name them after [`name`](Self::name)).
+    /// Where it is, for another role, made with [`sql`](Self::sql). Roles belong to the server:
+    /// those whose names begin with the database's are dropped with it.
     #[must_use]
     pub fn url_as(&self, role: &str) -> String {
         let mut url = at(&self.server, &self.name);
@@ -133,6 +134,7 @@ impl Drop for TestDatabase {
         // Quietly: a panic in here would hide the one that the test ended with.
         if let Ok(mut server) = PgConnection::establish(self.server.as_str()) {
             server.batch_execute(&drop_if_exists(&self.name)).ok();
+            server.batch_execute(&drop_roles(&self.name)).ok();
         }
     }
 }
@@ -220,6 +222,20 @@ fn at(server: &Url, database: &str) -> Url {
 
 fn drop_if_exists(name: &str) -> String {
     format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+}
+
+fn drop_roles(database: &str) -> String {
+    format!(
+        "DO $$
+         DECLARE
+             role text;
+         BEGIN
+             FOR role IN SELECT rolname FROM pg_roles WHERE starts_with(rolname, '{database}_') LOOP
+                 EXECUTE format('DROP ROLE %I', role);
+             END LOOP;
+         END
+         $$"
+    )
 }
 
 fn run(conn: &mut PgConnection, statements: &str) {

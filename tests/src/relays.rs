@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use outbox_diesel::publish::Publisher;
+use diesel_async::pooled_connection::AsyncDieselConnectionManager;
+use outbox_diesel::publish::{Publisher, RecordingPublisher};
+use outbox_diesel::relay::Pool;
 use outbox_diesel::{Relay, RelayHandle, RelayOptions, RetryOptions};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
-use crate::TestDatabase;
+use crate::{TestDatabase, eventually};
 
 /// How long tests wait for what should happen within milliseconds.
 pub const SOON: Duration = Duration::from_secs(20);
@@ -39,10 +43,61 @@ impl TestDatabase {
             .with_test_writer()
             .try_init()
             .ok();
-        Relay::builder(self.pool(1).await)
+        Relay::builder(self.relay_pool().await)
             .publisher(publisher)
             .options(options)
             .spawn()
             .expect("options that fit together")
     }
+
+    /// A pool whose connections can be told from the test's own.
+    pub async fn relay_pool(&self) -> Pool {
+        let url = format!("{}?application_name=relay", self.url());
+        bb8::Pool::builder()
+            .build(AsyncDieselConnectionManager::new(url))
+            .await
+            .expect("a pool opens no connection before it is asked for one")
+    }
+}
+
+/// A relay that can crash.
+#[derive(Debug)]
+pub struct Crashable(JoinHandle<()>);
+
+impl Crashable {
+    /// Of this subscription.
+    pub async fn start(
+        database: &TestDatabase,
+        subscription: &str,
+        publisher: impl Publisher,
+        options: RelayOptions,
+    ) -> Self {
+        let relay = Relay::builder(database.relay_pool().await)
+            .publisher(publisher)
+            .options(options)
+            .subscription(subscription);
+        Self(tokio::spawn(async move {
+            relay.run(CancellationToken::new()).await.expect("options that fit together");
+        }))
+    }
+
+    /// Ends it as a crash would, and its leases as time would.
+    pub async fn crash(self, database: &TestDatabase) {
+        self.0.abort();
+        self.0.await.ok();
+        // The server may still be running what it asked for.
+        database.cut_relays();
+        database
+            .sql("DELETE FROM outbox.relays; UPDATE outbox.cursors SET leased_until = '-infinity'");
+    }
+}
+
+/// The orders whose events the broker has, once there are as many, in order of arrival.
+pub async fn orders(broker: &RecordingPublisher, count: usize) -> Vec<String> {
+    eventually(SOON, async || {
+        let sent = broker.delivered();
+        (sent.len() >= count)
+            .then(|| sent.iter().map(|sent| sent.message.aggregate_id().to_owned()).collect())
+    })
+    .await
 }

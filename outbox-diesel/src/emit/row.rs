@@ -40,7 +40,8 @@ impl Row {
             return Err(EmitError::InvalidVersion(event_version));
         }
 
-        let serialize = |source| EmitError::Serialize { event_type: event_type.clone(), source };
+        let name = event_type.clone();
+        let serialize = |source| EmitError::Serialize { event_type: name.clone(), source };
         let mut payload = Vec::with_capacity(256);
         event.write_payload(&mut payload).map_err(serialize)?;
         let mut headers = Headers::default();
@@ -55,6 +56,8 @@ impl Row {
                 return Err(EmitError::TooLarge { name, event_type, bytes, limit });
             }
         }
+        // Derived events are valid; one that writes its payload by hand may err.
+        serde_json::from_slice::<serde::de::IgnoredAny>(&payload).map_err(serialize)?;
         if depth(&payload) > DEPTH_LIMIT {
             return Err(EmitError::TooDeep { event_type, limit: DEPTH_LIMIT });
         }

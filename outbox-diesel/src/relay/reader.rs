@@ -41,11 +41,19 @@ pub(super) struct Reading {
 pub(super) struct Reader {
     at: BTreeMap<u8, Place>,
     diff: Option<Diff>,
+    /// The target of the shards that `diff` was opened for. Others that stand at the same tick
+    /// have not written it into their cursors: theirs is another diff.
+    target: Option<i64>,
     spare: Vec<Chunk>,
-    pub(super) filters: Vec<TopicFilter>,
+    filters: Vec<TopicFilter>,
 }
 
 impl Reader {
+    /// A reader of a new connection: whatever was read through the old one does not count.
+    pub(super) fn new(filters: Vec<TopicFilter>) -> Self {
+        Self { filters, ..Self::default() }
+    }
+
     /// Starts over from what was delivered.
     pub(super) fn rewind(&mut self, shards: &BTreeMap<u8, Shard>) {
         self.at = shards.iter().map(|(shard, state)| (*shard, state.done)).collect();
@@ -74,12 +82,11 @@ impl Reader {
             .map(|(shard, _)| *shard)
             .collect();
 
-        let is_current = self.diff.as_ref().is_some_and(|diff| {
-            diff.from.id == tick && target.is_none_or(|target| diff.to.id == target)
-        });
+        let is_current =
+            self.target == target && self.diff.as_ref().is_some_and(|diff| diff.from.id == tick);
         if !is_current {
             match self.open(session, shards, &group, tick, target).await? {
-                Ok(diff) => self.diff = Some(diff),
+                Ok(diff) => (self.diff, self.target) = (Some(diff), target),
                 Err(step) => return Ok(step),
             }
         }
@@ -122,10 +129,12 @@ impl Reader {
             if poll.ahead.is_empty() {
                 return Ok(Err(Step::CaughtUp { waiting: poll.waiting }));
             }
-            if poll.ahead.len() == AHEAD
-                && group.iter().all(|shard| shards.get(shard).is_some_and(|s| s.may_aim(tick)))
-            {
-                let target = self.target(tick, poll.newest.id);
+            // Only from the start of a diff: in the middle, what is done of it is told by its seq.
+            let may_aim = |shard: &u8| {
+                self.at[shard].seq == 0 && shards.get(shard).is_some_and(|s| s.may_aim(tick))
+            };
+            if poll.ahead.len() == AHEAD && group.iter().all(may_aim) {
+                let target = self.target(session, tick, poll.newest.id).await?;
                 if target > poll.ahead[0].id {
                     return Ok(Err(Step::Aim { shards: group.to_vec(), target }));
                 }
@@ -140,12 +149,21 @@ impl Reader {
         Ok(Ok(read::open(session, from, to, topics).await?))
     }
 
-    /// The furthest tick to aim at: not past one that a topic filter names, nor past our own
-    /// shards ahead, so that they come together.
-    fn target(&self, tick: i64, newest: i64) -> i64 {
-        let filters = self.filters.iter().map(|filter| filter.from_tick);
+    /// The furthest tick to aim at: not past our own shards ahead, so that they come together, and
+    /// below one that a topic filter names, whose filter is not that of the ticks before it.
+    async fn target(
+        &self,
+        session: &mut Session,
+        tick: i64,
+        newest: i64,
+    ) -> Result<i64, SessionError> {
         let shards = self.at.values().map(|place| place.target.unwrap_or(place.tick));
-        filters.chain(shards).filter(|limit| *limit > tick).fold(newest, i64::min)
+        let furthest = shards.filter(|limit| *limit > tick).fold(newest, i64::min);
+        let filters = self.filters.iter().map(|filter| filter.from_tick);
+        match filters.filter(|from| (tick + 1..=furthest).contains(from)).min() {
+            Some(from) => tick::last_below(session, from).await,
+            None => Ok(furthest),
+        }
     }
 
     /// The filter of a diff is chosen by its later tick.

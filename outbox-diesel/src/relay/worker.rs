@@ -157,8 +157,8 @@ impl<P: Publisher> Worker<P> {
         let facts = startup::check(session, &self.who.subscription).await?;
         self.stamp.source = facts.source;
         self.stamp.generation = facts.generation;
-        self.reader.filters = facts.filters;
         // Nothing in memory counts after a reconnect, and outcomes are unknown.
+        self.reader = Reader::new(facts.filters);
         self.shards.clear();
         self.diffs = Diffs::default();
         self.clocks = Clocks::default();
@@ -168,6 +168,7 @@ impl<P: Publisher> Worker<P> {
         self.leases.extend(own, asked, self.options.lease);
         self.adopt_own(session).await?;
         self.raise_epochs(session).await?;
+        self.reader.rewind(&self.shards);
         self.health.set(Health::Running);
 
         let mut next = None;
