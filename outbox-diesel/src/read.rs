@@ -249,7 +249,9 @@ impl Collect<'_> {
         session: &mut Session,
         query: Statement<EventColumns, Binds>,
     ) -> Result<(), SessionError> {
-        session.stream(query, |row| self.push(&row).map_err(Error::DeserializationError)).await
+        session
+            .stream(Mode::Read, query, |row| self.push(&row).map_err(Error::DeserializationError))
+            .await
     }
 }
 

@@ -2,17 +2,18 @@
 //! it needs: `SET LOCAL` also holds behind a transaction pooler, where a session's settings leak
 //! to others and get lost.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
+use diesel::deserialize::FromSqlRow;
 use diesel::pg::Pg;
-use diesel::query_builder::{QueryFragment, QueryId};
-use diesel::result::QueryResult;
-use diesel_async::methods::LoadQuery;
-use diesel_async::{AsyncConnectionCore, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
+use diesel::result::{Error, QueryResult};
+use diesel::sql_types::Text;
+use diesel_async::{AsyncConnectionCore, AsyncPgConnection, SimpleAsyncConnection};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
 
-use crate::statement::{Statement, Walk};
+use crate::statement::{Statement, Walk, statement};
 
 /// A pool of the application's, of which the relay uses only the manager: its connections are its
 /// own, opened the way the application opens them.
@@ -51,15 +52,20 @@ pub(crate) struct Session {
     conn: AsyncPgConnection,
     timeout: Duration,
     begin: [String; 3],
+    /// Texts that this connection has prepared; None if it does not keep prepared statements.
+    prepared: Option<HashSet<&'static str>>,
 }
 
 // row_security: a policy must be an error, never an empty diff. The plans: a plan cached while a
 // partition was empty would scan it for ever, and a disabled scan's cost would start the JIT.
-const SETTINGS: &str = "\
-SET LOCAL row_security = off; \
-SET LOCAL plan_cache_mode = force_generic_plan; \
-SET LOCAL enable_seqscan = off; \
-SET LOCAL jit = off; ";
+const SETTINGS: [(&str, &str); 4] = [
+    ("row_security", "off"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("jit", "off"),
+];
+
+const PROBE: &str = "SELECT current_setting('plan_cache_mode')";
 
 impl Session {
     /// Opens a connection through the pool's manager, outside of the pool: the application cannot
@@ -72,15 +78,21 @@ impl Session {
             .map_err(|_| SessionError::Timeout(timeout))?
             .map_err(|error| SessionError::Connect(Box::new(error)))?;
         // The server gives up a little earlier than we do, so that it does not go on alone.
-        let limit = timeout.mul_f32(0.9).as_millis();
-        let timeouts = format!(
-            "SET LOCAL statement_timeout = {limit}; SET LOCAL lock_timeout = {limit}; \
-             SET LOCAL idle_in_transaction_session_timeout = {limit}"
-        );
+        let limit = timeout.mul_f32(0.9).as_millis().to_string();
         let begin = |access: &str, commit: &str| {
-            format!("BEGIN ISOLATION LEVEL READ COMMITTED {access}; {SETTINGS}{commit}{timeouts}")
+            let timeouts =
+                ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
+                    .map(|name| (name, limit.as_str()));
+            let settings: Vec<String> = SETTINGS
+                .into_iter()
+                .chain(timeouts)
+                .map(|(name, value)| format!("set_config('{name}', '{value}', true)"))
+                .collect();
+            // One statement sets them all: each SET LOCAL would be parsed on its own.
+            let settings = settings.join(", ");
+            format!("BEGIN ISOLATION LEVEL READ COMMITTED {access}; {commit}SELECT {settings}")
         };
-        Ok(Self {
+        let mut session = Self {
             conn,
             timeout,
             begin: [
@@ -88,7 +100,28 @@ impl Session {
                 begin("READ WRITE", "SET LOCAL synchronous_commit = off; "),
                 begin("READ WRITE", DURABLE),
             ],
-        })
+            prepared: Some(HashSet::new()),
+        };
+        session.probe().await?;
+        tracing::debug!(
+            pipelined = session.prepared.is_some(),
+            "opened a connection to PostgreSQL"
+        );
+        Ok(session)
+    }
+
+    /// BEGIN, statement and COMMIT can travel together only if the statement is prepared: else its
+    /// preparation would come between. Behind a transaction pooler statement caching is off. Tries
+    /// once what a pipelined statement sees.
+    async fn probe(&mut self) -> Result<(), SessionError> {
+        for _ in 0..2 {
+            let seen: Vec<String> = self.load(Mode::Read, statement::<Text>(PROBE)).await?;
+            if seen != ["force_generic_plan"] {
+                self.prepared = None;
+                return Ok(());
+            }
+        }
+        Ok(())
     }
 
     // The futures are boxed: rustc cannot tell that an `async fn` over diesel's generic query
@@ -101,22 +134,26 @@ impl Session {
         statement: Statement<Returns, Binds>,
     ) -> BoxFuture<'a, Result<Vec<U>, SessionError>>
     where
-        U: Send + 'a,
-        Binds: Send + 'static,
+        U: FromSqlRow<Returns, Pg> + Send + 'a,
+        Binds: Walk + Send + 'static,
         Returns: 'static,
-        Statement<Returns, Binds>: LoadQuery<'static, AsyncPgConnection, U> + Send + 'static,
     {
-        let limit = self.timeout;
-        bounded(limit, async move {
-            self.begin(mode).await?;
-            let rows = RunQueryDsl::load(statement, &mut self.conn).await;
-            self.end(rows).await
-        })
+        let mut rows = Vec::new();
+        async move {
+            self.stream(mode, statement, |row| {
+                rows.push(U::build_from_row(&row).map_err(Error::DeserializationError)?);
+                Ok(())
+            })
+            .await?;
+            Ok(rows)
+        }
+        .boxed()
     }
 
-    /// Runs a statement that reads and hands each row to `each` as it comes.
+    /// Runs a statement and hands each row to `each` as it comes.
     pub(crate) fn stream<'a, Returns, Binds>(
         &'a mut self,
+        mode: Mode,
         statement: Statement<Returns, Binds>,
         mut each: impl FnMut(Row) -> QueryResult<()> + Send + 'a,
     ) -> BoxFuture<'a, Result<(), SessionError>>
@@ -124,41 +161,33 @@ impl Session {
         Binds: Walk + Send + 'static,
         Returns: 'static,
     {
-        let limit = self.timeout;
-        bounded(limit, async move {
-            self.begin(Mode::Read).await?;
-            let done = match AsyncConnectionCore::load(&mut self.conn, statement).await {
-                Ok(mut rows) => loop {
-                    match rows.next().await {
-                        None => break Ok(()),
-                        Some(Err(error)) => break Err(error),
-                        Some(Ok(row)) => {
-                            if let Err(error) = each(row) {
-                                break Err(error);
-                            }
-                        }
-                    }
-                },
-                Err(error) => Err(error),
-            };
-            self.end(done).await
+        let text = statement.text();
+        self.transact(mode, text, move |mut conn| {
+            async move {
+                let mut rows = AsyncConnectionCore::load(&mut conn, statement).await?;
+                while let Some(row) = rows.next().await {
+                    each(row?)?;
+                }
+                Ok(())
+            }
+            .boxed()
         })
     }
 
     /// Runs a statement and returns the number of rows it touched.
-    pub(crate) fn execute<Q>(
+    pub(crate) fn execute<Returns, Binds>(
         &mut self,
         mode: Mode,
-        statement: Q,
+        statement: Statement<Returns, Binds>,
     ) -> BoxFuture<'_, Result<usize, SessionError>>
     where
-        Q: QueryFragment<Pg> + QueryId + Send + 'static,
+        Binds: Walk + Send + 'static,
+        Returns: 'static,
     {
-        let limit = self.timeout;
-        bounded(limit, async move {
-            self.begin(mode).await?;
-            let count = RunQueryDsl::execute(statement, &mut self.conn).await;
-            self.end(count).await
+        let text = statement.text();
+        self.transact(mode, text, move |mut conn| {
+            async move { AsyncConnectionCore::execute_returning_count(&mut conn, statement).await }
+                .boxed()
         })
     }
 
@@ -175,21 +204,50 @@ impl Session {
         })
     }
 
-    async fn begin(&mut self, mode: Mode) -> QueryResult<()> {
-        self.conn.batch_execute(&self.begin[mode as usize]).await
-    }
-
-    async fn end<T>(&mut self, result: QueryResult<T>) -> QueryResult<T> {
-        match result {
-            Ok(value) => self.conn.batch_execute("COMMIT").await.map(|()| value),
-            Err(error) => {
-                // The first error counts; if this fails too, the connection is gone with its
-                // transaction.
-                self.conn.batch_execute("ROLLBACK").await.ok();
-                Err(error)
+    /// Runs one statement in a transaction: in one round trip if it is prepared, else in three.
+    fn transact<'a, T: Send + 'a>(
+        &'a mut self,
+        mode: Mode,
+        text: &'static str,
+        work: impl FnOnce(&'a AsyncPgConnection) -> BoxFuture<'a, QueryResult<T>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, SessionError>> {
+        let limit = self.timeout;
+        bounded(limit, async move {
+            let Self { conn, begin, prepared, .. } = self;
+            let conn = &*conn;
+            let begin = begin[mode as usize].as_str();
+            if prepared.as_ref().is_some_and(|prepared| prepared.contains(text)) {
+                // Polled in this order, and without tokio's budget that could skip one: each sends
+                // its message when it is first polled. A failed statement makes the COMMIT a
+                // rollback.
+                let all =
+                    async { tokio::join!(send(conn, begin), work(conn), send(conn, "COMMIT")) };
+                let (opened, done, ended) = tokio::task::unconstrained(all).await;
+                opened?;
+                let done = done?;
+                ended?;
+                return Ok(done);
             }
-        }
+            send(conn, begin).await?;
+            match work(conn).await {
+                Ok(done) => {
+                    send(conn, "COMMIT").await?;
+                    prepared.as_mut().map(|prepared| prepared.insert(text));
+                    Ok(done)
+                }
+                Err(error) => {
+                    // The first error counts; if this fails too, the connection is gone with its
+                    // transaction.
+                    send(conn, "ROLLBACK").await.ok();
+                    Err(error)
+                }
+            }
+        })
     }
+}
+
+async fn send(mut conn: &AsyncPgConnection, sql: &str) -> QueryResult<()> {
+    conn.batch_execute(sql).await
 }
 
 /// Raises `off` only: `remote_apply` is somebody's choice too.

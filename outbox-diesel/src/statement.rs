@@ -24,6 +24,12 @@ pub(crate) fn statement<Returns>(text: &'static str) -> Statement<Returns> {
 }
 
 impl<Returns, Binds> Statement<Returns, Binds> {
+    /// The text.
+    #[cfg(feature = "relay")]
+    pub(crate) fn text(&self) -> &'static str {
+        self.text
+    }
+
     /// Binds the next parameter.
     pub(crate) fn bind<ST, T>(self, value: T) -> Statement<Returns, (Binds, T::Expression)>
     where
