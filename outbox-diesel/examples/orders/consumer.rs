@@ -7,7 +7,7 @@ use diesel::ExpressionMethods as _;
 use diesel::result::QueryResult;
 use diesel_async::pooled_connection::bb8::Pool;
 use diesel_async::{AsyncConnection as _, AsyncPgConnection, RunQueryDsl as _};
-use outbox_diesel::schema::inbox;
+use outbox_diesel::schema::outbox::inbox;
 use redis::AsyncCommands as _;
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamId, StreamRangeReply, StreamReadOptions, StreamReadReply};
