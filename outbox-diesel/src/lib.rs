@@ -102,7 +102,24 @@ mod options;
 mod event;
 #[cfg(feature = "emit")]
 pub mod snapshot;
+/// The tables of the schema `outbox` in diesel's DSL, as the migrations leave them.
+///
+/// ```no_run
+/// use diesel::prelude::*;
+/// use outbox_diesel::schema::outbox::parked;
+///
+/// fn dead_letters(conn: &mut PgConnection) -> QueryResult<i64> {
+///     parked::table.filter(parked::dead).count().get_result(conn)
+/// }
+/// ```
 #[cfg(feature = "emit")]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::doc_markdown,
+    clippy::wildcard_imports,
+    reason = "printed: the docs are the comments in the database"
+)]
 pub mod schema;
 #[cfg(feature = "emit")]
 mod statement;

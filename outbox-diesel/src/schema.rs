@@ -1,242 +1,232 @@
-//! Schema: the tables of `outbox`, as the migrations leave them.
-//!
-//! Written by `cargo xtask check --bless schema`; partitions are left out.
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::doc_markdown,
-    clippy::wildcard_imports,
-    reason = "printed: the words are the comments in the database, for what needs any; the shape is diesel's"
-)]
+// @generated automatically by Diesel CLI.
 
-diesel::table! {
-    use diesel::sql_types::*;
-    use crate::snapshot::sql_types::*;
+pub mod outbox {
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
 
-    /// How far each shard of each subscription was delivered, and who may move it
-    outbox.cursors (subscription, shard) {
-        subscription -> Text,
-        shard -> Int2,
-        /// All that is visible in this tick was delivered or parked
-        tick -> Int8,
-        /// The tick up to which the current diff reaches, where it steps over ticks; NULL: the next tick
-        target -> Nullable<Int8>,
-        /// Within the current diff, delivered or parked up to here
-        seq -> Int8,
-        /// The relay that leases the shard
-        owner -> Nullable<Uuid>,
-        /// Raised at every change of hands and after every unknown outcome: older calls are refused
-        epoch -> Int8,
-        /// By this server's clock
-        leased_until -> Timestamptz,
-        updated_at -> Timestamptz,
+        /// How far each shard of each subscription was delivered, and who may move it
+        outbox.cursors (subscription, shard) {
+            subscription -> Text,
+            shard -> Int2,
+            /// All that is visible in this tick was delivered or parked
+            tick -> Int8,
+            /// The tick up to which the current diff reaches, where it steps over ticks; NULL: the next tick
+            target -> Nullable<Int8>,
+            /// Within the current diff, delivered or parked up to here
+            seq -> Int8,
+            /// The relay that leases the shard
+            owner -> Nullable<Uuid>,
+            /// Raised at every change of hands and after every unknown outcome: older calls are refused
+            epoch -> Int8,
+            /// By this server's clock
+            leased_until -> Timestamptz,
+            updated_at -> Timestamptz,
+        }
     }
-}
 
-diesel::table! {
-    use diesel::sql_types::*;
-    use crate::snapshot::sql_types::*;
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
 
-    /// Dedup keys of emitted events: unique across partitions, kept as long as the events
-    outbox.dedup_keys (dedup_key) {
-        dedup_key -> Text,
-        event_id -> Uuid,
-        created_at -> Timestamptz,
+        /// Dedup keys of emitted events: unique across partitions, kept as long as the events
+        outbox.dedup_keys (dedup_key) {
+            dedup_key -> Text,
+            event_id -> Uuid,
+            created_at -> Timestamptz,
+        }
     }
-}
 
-diesel::table! {
-    use diesel::sql_types::*;
-    use crate::snapshot::sql_types::*;
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
 
-    /// The log: committed events in the order they were emitted. Never updated; space comes back by dropping partitions
-    outbox.events (seq) {
-        /// Order of emit; position within a tick
-        seq -> Int8,
-        /// The emitting transaction: with a tick's snapshot it tells when the event became visible
-        xid -> Xid8,
-        /// Hash of the aggregate, 0 to 15: what one relay leases. The hash functions are those of hash partitioning and stay the same across versions
-        shard -> Int2,
-        /// The event's id, the consumers' dedup key
-        id -> Uuid,
-        /// Where it is published
-        topic -> Text,
-        /// What kind of thing it happened to
-        aggregate_type -> Text,
-        /// Which one: events of one aggregate keep their order
-        aggregate_id -> Text,
-        /// What happened
-        event_type -> Text,
-        /// Version of the payload's shape
-        event_version -> Int2,
-        /// The producer's dedup key, unique in outbox.dedup_keys
-        dedup_key -> Nullable<Text>,
-        /// The body, byte for byte as the producer wrote it
-        payload -> Json,
-        /// Names and values: traceparent, tenant, …
-        headers -> Json,
-        /// When it was emitted. Information only: nothing is decided by it
-        created_at -> Timestamptz,
+        /// The log: committed events in the order they were emitted. Never updated; space comes back by dropping partitions
+        outbox.events (seq) {
+            /// Order of emit; position within a tick
+            seq -> Int8,
+            /// The emitting transaction: with a tick's snapshot it tells when the event became visible
+            xid -> Xid8,
+            /// Hash of the aggregate, 0 to 15: what one relay leases. The hash functions are those of hash partitioning and stay the same across versions
+            shard -> Int2,
+            /// The event's id, the consumers' dedup key
+            id -> Uuid,
+            /// Where it is published
+            topic -> Text,
+            /// What kind of thing it happened to
+            aggregate_type -> Text,
+            /// Which one: events of one aggregate keep their order
+            aggregate_id -> Text,
+            /// What happened
+            event_type -> Text,
+            /// Version of the payload's shape
+            event_version -> Int2,
+            /// The producer's dedup key, unique in outbox.dedup_keys
+            dedup_key -> Nullable<Text>,
+            /// The body, byte for byte as the producer wrote it
+            payload -> Json,
+            /// Names and values: traceparent, tenant, …
+            headers -> Json,
+            /// When it was emitted. Information only: nothing is decided by it
+            created_at -> Timestamptz,
+        }
     }
-}
 
-diesel::table! {
-    use diesel::sql_types::*;
-    use crate::snapshot::sql_types::*;
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
 
-    /// Events that a consumer has handled, recorded in the transaction that handled them
-    outbox.inbox (consumer, event_id) {
-        /// Who handled it: each consumer sees each event
-        consumer -> Text,
-        /// The event's id
-        event_id -> Uuid,
-        handled_at -> Timestamptz,
+        /// Events that a consumer has handled, recorded in the transaction that handled them
+        outbox.inbox (consumer, event_id) {
+            /// Who handled it: each consumer sees each event
+            consumer -> Text,
+            /// The event's id
+            event_id -> Uuid,
+            handled_at -> Timestamptz,
+        }
     }
-}
 
-diesel::table! {
-    use diesel::sql_types::*;
-    use crate::snapshot::sql_types::*;
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
 
-    /// One row about this outbox
-    outbox.meta (singleton) {
-        singleton -> Bool,
-        /// Random id of this outbox: several may feed one broker
-        source_id -> Uuid,
-        /// The server that the ticks belong to, NULL where the server does not tell
-        system_identifier -> Nullable<Int8>,
-        /// The database that the ticks belong to
-        database_oid -> Nullable<Int8>,
-        /// Events at or below carry transaction ids of another server (after a rebase)
-        seq_floor -> Int8,
+        /// One row about this outbox
+        outbox.meta (singleton) {
+            singleton -> Bool,
+            /// Random id of this outbox: several may feed one broker
+            source_id -> Uuid,
+            /// The server that the ticks belong to, NULL where the server does not tell
+            system_identifier -> Nullable<Int8>,
+            /// The database that the ticks belong to
+            database_oid -> Nullable<Int8>,
+            /// Events at or below carry transaction ids of another server (after a rebase)
+            seq_floor -> Int8,
+        }
     }
-}
 
-diesel::table! {
-    use diesel::sql_types::*;
-    use crate::snapshot::sql_types::*;
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
 
-    /// Migrations of the schema outbox that ran, whoever ran them
-    outbox.migrations (version) {
-        version -> Text,
-        name -> Text,
-        ran_at -> Timestamptz,
+        /// Migrations of the schema outbox that ran, whoever ran them
+        outbox.migrations (version) {
+            version -> Text,
+            name -> Text,
+            ran_at -> Timestamptz,
+        }
     }
-}
 
-diesel::table! {
-    use diesel::sql_types::*;
-    use crate::snapshot::sql_types::*;
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
 
-    /// Events that failed, and those that wait behind them; all else of a subscription was delivered up to its cursors
-    outbox.parked (subscription, seq) {
-        subscription -> Text,
-        shard -> Int2,
-        tick -> Int8,
-        seq -> Int8,
-        id -> Uuid,
-        topic -> Text,
-        aggregate_type -> Text,
-        aggregate_id -> Text,
-        event_type -> Text,
-        event_version -> Int2,
-        dedup_key -> Nullable<Text>,
-        payload -> Json,
-        headers -> Json,
-        created_at -> Timestamptz,
-        attempts -> Int4,
-        /// When it is due. NULL while it waits behind an earlier event of its aggregate (held), and when dead
-        next_attempt_at -> Nullable<Timestamptz>,
-        /// Why the last attempt failed
-        error -> Nullable<Text>,
-        /// Out of attempts: waits for an operator
-        dead -> Bool,
-        parked_at -> Timestamptz,
-        updated_at -> Timestamptz,
+        /// Events that failed, and those that wait behind them; all else of a subscription was delivered up to its cursors
+        outbox.parked (subscription, seq) {
+            subscription -> Text,
+            shard -> Int2,
+            tick -> Int8,
+            seq -> Int8,
+            id -> Uuid,
+            topic -> Text,
+            aggregate_type -> Text,
+            aggregate_id -> Text,
+            event_type -> Text,
+            event_version -> Int2,
+            dedup_key -> Nullable<Text>,
+            payload -> Json,
+            headers -> Json,
+            created_at -> Timestamptz,
+            attempts -> Int4,
+            /// When it is due. NULL while it waits behind an earlier event of its aggregate (held), and when dead
+            next_attempt_at -> Nullable<Timestamptz>,
+            /// Why the last attempt failed
+            error -> Nullable<Text>,
+            /// Out of attempts: waits for an operator
+            dead -> Bool,
+            parked_at -> Timestamptz,
+            updated_at -> Timestamptz,
+        }
     }
-}
 
-diesel::table! {
-    use diesel::sql_types::*;
-    use crate::snapshot::sql_types::*;
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
 
-    /// Live relay instances, for the fair share of shards
-    outbox.relays (id) {
-        id -> Uuid,
-        subscription -> Text,
-        host -> Text,
-        version -> Text,
-        started_at -> Timestamptz,
-        seen_at -> Timestamptz,
+        /// Live relay instances, for the fair share of shards
+        outbox.relays (id) {
+            id -> Uuid,
+            subscription -> Text,
+            host -> Text,
+            version -> Text,
+            started_at -> Timestamptz,
+            seen_at -> Timestamptz,
+        }
     }
-}
 
-diesel::table! {
-    use diesel::sql_types::*;
-    use crate::snapshot::sql_types::*;
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
 
-    /// Named groups of relays: each has its own cursors and failures
-    outbox.subscriptions (name) {
-        name -> Text,
-        /// First part of a position: raised whenever positions may repeat
-        generation -> Int8,
-        created_at -> Timestamptz,
+        /// Named groups of relays: each has its own cursors and failures
+        outbox.subscriptions (name) {
+            name -> Text,
+            /// First part of a position: raised whenever positions may repeat
+            generation -> Int8,
+            created_at -> Timestamptz,
+        }
     }
-}
 
-diesel::table! {
-    use diesel::sql_types::*;
-    use crate::snapshot::sql_types::*;
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
 
-    /// The timeline: what became visible between two ticks is a diff, the same for everyone who reads it
-    outbox.ticks (tick) {
-        /// Clock in microseconds when it was taken, but always above the tick before
-        tick -> Int8,
-        /// Random: tells it from another tick of this id after the database went back in time
-        mark -> Int8,
-        /// The tick's own transaction: in-flight ones that its snapshot does not list lie below
-        xid -> Xid8,
-        /// Which transactions had committed
-        snapshot -> PgSnapshot,
-        /// Sequence value before xid was assigned: later transactions draw above it
-        seq_before -> Int8,
-        /// Sequence value after the snapshot: what the snapshot sees lies at or below
-        seq_after -> Int8,
-        ticked_at -> Timestamptz,
+        /// The timeline: what became visible between two ticks is a diff, the same for everyone who reads it
+        outbox.ticks (tick) {
+            /// Clock in microseconds when it was taken, but always above the tick before
+            tick -> Int8,
+            /// Random: tells it from another tick of this id after the database went back in time
+            mark -> Int8,
+            /// The tick's own transaction: in-flight ones that its snapshot does not list lie below
+            xid -> Xid8,
+            /// Which transactions had committed
+            snapshot -> PgSnapshot,
+            /// Sequence value before xid was assigned: later transactions draw above it
+            seq_before -> Int8,
+            /// Sequence value after the snapshot: what the snapshot sees lies at or below
+            seq_after -> Int8,
+            ticked_at -> Timestamptz,
+        }
     }
-}
 
-diesel::table! {
-    use diesel::sql_types::*;
-    use crate::snapshot::sql_types::*;
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
 
-    /// Which topics a subscription gets, from a tick on: the filter of a diff is chosen by its later tick
-    outbox.topic_filters (subscription, from_tick) {
-        subscription -> Text,
-        from_tick -> Int8,
-        /// NULL: all of them
-        topics -> Nullable<Array<Nullable<Text>>>,
+        /// Which topics a subscription gets, from a tick on: the filter of a diff is chosen by its later tick
+        outbox.topic_filters (subscription, from_tick) {
+            subscription -> Text,
+            from_tick -> Int8,
+            /// NULL: all of them
+            topics -> Nullable<Array<Nullable<Text>>>,
+        }
     }
+
+    diesel::joinable!(cursors -> subscriptions (subscription));
+    diesel::joinable!(parked -> subscriptions (subscription));
+    diesel::joinable!(relays -> subscriptions (subscription));
+    diesel::joinable!(topic_filters -> subscriptions (subscription));
+
+    diesel::allow_tables_to_appear_in_same_query!(
+        cursors,
+        dedup_keys,
+        events,
+        inbox,
+        meta,
+        migrations,
+        parked,
+        relays,
+        subscriptions,
+        ticks,
+        topic_filters,
+    );
 }
-
-diesel::joinable!(cursors -> subscriptions (subscription));
-
-diesel::joinable!(parked -> subscriptions (subscription));
-
-diesel::joinable!(relays -> subscriptions (subscription));
-
-diesel::joinable!(topic_filters -> subscriptions (subscription));
-
-diesel::allow_tables_to_appear_in_same_query!(
-    cursors,
-    dedup_keys,
-    events,
-    inbox,
-    meta,
-    migrations,
-    parked,
-    relays,
-    subscriptions,
-    ticks,
-    topic_filters
-);

@@ -38,6 +38,7 @@ pub struct Snapshot {
     in_progress: Vec<Xid>,
 }
 
+#[cfg(feature = "relay")]
 impl Snapshot {
     /// The latest ended transaction plus one: those from here on are in no list.
     pub(crate) fn xmax(&self) -> Xid {
@@ -99,7 +100,7 @@ impl ToSql<sql_types::PgSnapshot, Pg> for Snapshot {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "relay"))]
 mod tests {
     use super::*;
 

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use diesel::ExpressionMethods as _;
+use diesel::result::QueryResult;
 use diesel_async::pooled_connection::bb8::Pool;
 use diesel_async::{AsyncConnection as _, AsyncPgConnection, RunQueryDsl as _};
-use outbox_diesel::schema::inbox;
+use outbox_diesel::schema::outbox::inbox;
 use redis::AsyncCommands as _;
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamId, StreamRangeReply, StreamReadOptions, StreamReadReply};
@@ -41,8 +42,7 @@ impl Consumer {
         Self { redis, stream }
     }
 
-    /// A member of a consumer group: handles each event once, in one transaction with the note in
-    /// the inbox that it did.
+    /// A member of a consumer group: reads, handles, acknowledges.
     pub(crate) async fn handle(self, pool: Pool<AsyncPgConnection>, ledger: Ledger) -> Result<()> {
         let mut redis = self.connect().await?;
         let () = redis.xgroup_create_mkstream(&self.stream, GROUP, "0").await?;
@@ -55,24 +55,10 @@ impl Consumer {
                 continue;
             }
             let ids = entries.iter().map(event_id).collect::<Result<Vec<_>>>()?;
-            let mut conn = pool.get().await?;
-            let new: Vec<Uuid> = conn
-                .transaction(async |conn| {
-                    let rows =
-                        ids.iter().map(|id| (inbox::consumer.eq(GROUP), inbox::event_id.eq(*id)));
-                    diesel::insert_into(inbox::table)
-                        .values(rows.collect::<Vec<_>>())
-                        .on_conflict_do_nothing()
-                        .returning(inbox::event_id)
-                        .get_results(conn)
-                        .await
-                    // What the new ones mean for bills goes here, in the same transaction.
-                })
-                .await
-                .map_err(|error: diesel::result::Error| error)?;
+            let new = handle_once(&mut *pool.get().await?, &ids).await?;
             let read: Vec<_> = entries.iter().map(|entry| &entry.id).collect();
             let _: usize = redis.xack(&self.stream, GROUP, &read).await?;
-            ledger.handle(new.len());
+            ledger.handle(new);
         }
     }
 
@@ -140,6 +126,23 @@ impl Consumer {
             redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
         Ok(self.redis.get_multiplexed_async_connection_with_config(&config).await?)
     }
+}
+
+/// Handles what is new of these events, and returns how much that was. The inbox tells: a repeat
+/// inserts nothing.
+async fn handle_once(conn: &mut AsyncPgConnection, ids: &[Uuid]) -> QueryResult<usize> {
+    conn.transaction(async |conn| {
+        let rows = ids.iter().map(|id| (inbox::consumer.eq(GROUP), inbox::event_id.eq(*id)));
+        let new: Vec<Uuid> = diesel::insert_into(inbox::table)
+            .values(rows.collect::<Vec<_>>())
+            .on_conflict_do_nothing()
+            .returning(inbox::event_id)
+            .get_results(conn)
+            .await?;
+        // What the new ones mean for the bills goes here, in the same transaction.
+        Ok(new.len())
+    })
+    .await
 }
 
 fn event_id(entry: &StreamId) -> Result<Uuid> {

@@ -21,12 +21,12 @@ mod shop;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow};
 use clap::Parser;
 use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::AsyncDieselConnectionManager;
-use outbox_diesel::Relay;
 use outbox_diesel::publish::redis::RedisPublisher;
+use outbox_diesel::{Health, Relay};
 use tokio::task::JoinSet;
 
 use self::consumer::Consumer;
@@ -53,15 +53,24 @@ struct Arguments {
 }
 
 #[tokio::main]
-async fn main() -> Result<ExitCode> {
+async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    tokio::select! {
+    let outcome = tokio::select! {
         outcome = demo(&arguments) => outcome,
-        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        _ = tokio::signal::ctrl_c() => Err(anyhow!("interrupted")),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 
-async fn demo(arguments: &Arguments) -> Result<ExitCode> {
+/// Says whether everything that was committed arrived, once and in order, and nothing else.
+async fn demo(arguments: &Arguments) -> Result<bool> {
     let scratch = Scratch::create(&arguments.database_url, &arguments.redis_url)?;
     let redis = redis::Client::open(arguments.redis_url.as_str())?;
     let manager = AsyncDieselConnectionManager::<AsyncPgConnection>::new(scratch.database_url());
@@ -71,6 +80,10 @@ async fn demo(arguments: &Arguments) -> Result<ExitCode> {
     let publisher = RedisPublisher::connect_lazily(arguments.redis_url.as_str())?
         .stream_prefix(scratch.stream_prefix());
     let relay = Relay::builder(pool.clone()).publisher(publisher).spawn()?;
+    // Else the first events would wait for it, and that is not the latency to show.
+    while relay.health() == Health::Starting {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 
     // Consumers: one that only looks, to tell what arrived and when; one of a group.
     let ledger = Ledger::default();
@@ -123,9 +136,5 @@ async fn demo(arguments: &Arguments) -> Result<ExitCode> {
     let report = ledger.report();
     println!("{}", report.explanation());
     println!("{report}");
-    Ok(if report.is_perfect(arguments.events.try_into()?) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(report.is_perfect(arguments.events.try_into()?))
 }

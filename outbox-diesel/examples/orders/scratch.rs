@@ -24,7 +24,7 @@ impl Scratch {
         let name = format!("outbox_demo_{}", Uuid::now_v7().simple());
         PgConnection::establish(server.as_str())?
             .batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0"))
-            .context("the demo works in a database of its own, and this role may not create one")?;
+            .context("the demo works in a database of its own, which could not be created")?;
         let scratch = Self { server: server.clone(), redis, name };
 
         let mut conn = PgConnection::establish(&scratch.database_url())?;
@@ -60,7 +60,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
-            eprintln!("the demo's database and stream {} could not be removed: {error}", self.name);
+            eprintln!("not all of {} could be removed: {error}", self.name);
         }
     }
 }

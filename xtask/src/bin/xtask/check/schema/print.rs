@@ -8,18 +8,8 @@
 
 use super::catalog::{Catalog, Column, Table};
 
-const HEADER: &str = "\
-//! Schema: the tables of `outbox`, as the migrations leave them.
-//!
-//! Written by `cargo xtask check --bless schema`; partitions are left out.
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::doc_markdown,
-    clippy::wildcard_imports,
-    reason = \"printed: the words are the comments in the database, for what needs any; the shape is diesel's\"
-)]
-";
+/// What diesel's command line writes first: the file is the same whichever of the two wrote it.
+const HEADER: &str = "// @generated automatically by Diesel CLI.\n\n";
 
 /// PostgreSQL's name, diesel's name.
 const KNOWN: &[(&str, &str)] = &[
@@ -61,20 +51,25 @@ const RESERVED: &[&str] = &[
 
 /// The whole file, before rustfmt.
 pub(crate) fn file(catalog: &Catalog) -> Result<String, String> {
-    let mut text = HEADER.to_owned();
-    for table in &catalog.tables {
-        text += &self::table(table)?;
-    }
-    for join in &catalog.joins {
+    let mut items = catalog.tables.iter().map(table).collect::<Result<Vec<_>, _>>()?;
+    let joins = catalog.joins.iter().map(|join| {
         let (child, parent, column) = (&join.child, &join.parent, identifier(&join.column));
-        text += &format!("\ndiesel::joinable!({child} -> {parent} ({column}));\n");
-    }
+        format!("diesel::joinable!({child} -> {parent} ({column}));\n")
+    });
+    items.push(joins.collect());
     if catalog.tables.len() > 1 {
         let names: Vec<_> = catalog.tables.iter().map(|table| table.name.as_str()).collect();
         let names = names.join(", ");
-        text += &format!("\ndiesel::allow_tables_to_appear_in_same_query!({names});\n");
+        items.push(format!("diesel::allow_tables_to_appear_in_same_query!({names},);\n"));
     }
-    Ok(text)
+    items.retain(|item| !item.is_empty());
+    // rustfmt leaves the insides of `table!` as they are.
+    let indented: String = items
+        .join("\n")
+        .lines()
+        .map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") })
+        .collect();
+    Ok(format!("{HEADER}pub mod outbox {{\n{indented}}}\n"))
 }
 
 fn table(table: &Table) -> Result<String, String> {
@@ -82,7 +77,7 @@ fn table(table: &Table) -> Result<String, String> {
     if table.primary_key.is_empty() {
         return Err(format!("outbox.{name} has no primary key, and diesel needs one"));
     }
-    let mut text = format!("\ndiesel::table! {{{IMPORTS}\n");
+    let mut text = format!("diesel::table! {{{IMPORTS}\n");
     text += &comment(table.comment.as_deref(), "    ");
     let key: Vec<_> = table.primary_key.iter().map(|column| identifier(column)).collect();
     text += &format!("    outbox.{name} ({}) {{\n", key.join(", "));
@@ -154,8 +149,8 @@ mod tests {
         for part in [
             "use crate::snapshot::sql_types::*;",
             "outbox.t (id) {",
-            "/// Why\n        id -> Int8,",
-            "#[sql_name = \"type\"]\n        type_ -> Nullable<Array<Nullable<Text>>>,",
+            "/// Why\n            id -> Int8,",
+            "#[sql_name = \"type\"]\n            type_ -> Nullable<Array<Nullable<Text>>>,",
             "xid -> Xid8,",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
