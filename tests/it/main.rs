@@ -10,6 +10,7 @@ mod emit_statements;
 mod emit_transaction;
 mod lease;
 mod migrate;
+mod outage;
 mod park;
 mod partition;
 mod read;
