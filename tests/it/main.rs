@@ -16,6 +16,7 @@ mod partition;
 mod read;
 mod relay;
 mod retry;
+mod settle;
 mod startup;
 mod subscription;
 mod testing;
