@@ -131,3 +131,30 @@ async fn after_a_crash_what_was_delivered_before_a_parked_event_is_not_parked_be
     let sequence: Vec<_> = broker.delivered().iter().map(|sent| sent.message.seq()).collect();
     assert_eq!(sequence, [2, 3, 4]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_at_which_the_publisher_panics_is_parked_and_the_others_go_out() {
+    let database = TestDatabase::new();
+    let broker = RecordingPublisher::default();
+    broker.panic_at(|event: &OwnedMessage| event.aggregate_id() == "poison");
+    let events: Vec<_> = (0..50).map(|n| n.to_string()).collect();
+    database.sql(&events.iter().map(|n| insert(n)).collect::<Vec<_>>().join(";"));
+    database.sql(&[insert("poison"), insert("poison"), insert("behind it")].join(";"));
+    let relay = database.relay(broker.clone()).await;
+    let sent = orders(&broker, 51).await;
+    assert_eq!(sent[..50], events);
+    assert_eq!(sent[50], "behind it");
+    // Its retries panic too, and cost it its attempts.
+    eventually(SOON, async || {
+        database
+            .value::<bool>("SELECT EXISTS (SELECT FROM outbox.parked WHERE attempts > 2)")
+            .then_some(())
+    })
+    .await;
+    assert!(database.value::<bool>(
+        "SELECT bool_and(aggregate_id = 'poison') AND count(*) = 2 AND count(*) FILTER (WHERE error LIKE '%panicked%') = 1
+         FROM outbox.parked"
+    ));
+    relay.shutdown().await;
+    assert_eq!(broker.delivered().len(), 51);
+}

@@ -15,8 +15,10 @@ pub(super) enum Attempt {
     Contacts(Vec<Contact>),
     /// The publisher's answer.
     Receipt(Receipt),
-    /// The broker is away, the time ran out, or the publisher panicked.
+    /// The broker is away, or the time ran out.
     Unavailable(String),
+    /// The publisher panicked, perhaps at one of the events.
+    Panicked(String),
 }
 
 /// Contacts and publishes within the time.
@@ -49,7 +51,7 @@ pub(super) async fn attempt<P: Publisher>(
                 .map(ToString::to_string)
                 .or_else(|| panic.downcast_ref::<String>().cloned())
                 .unwrap_or_default();
-            Attempt::Unavailable(format!("the publisher panicked: {text}"))
+            Attempt::Panicked(format!("the publisher panicked: {text}"))
         }
         Err(_) => Attempt::Unavailable(format!("the publisher did not answer within {limit:?}")),
     }

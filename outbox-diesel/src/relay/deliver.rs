@@ -11,7 +11,7 @@ use super::worker::{Interrupted, Worker};
 use crate::lease::Raise;
 use crate::message::{Message, SHARDS};
 use crate::park::{self, Reason};
-use crate::publish::{Contact, Publisher, Receipt, Repeat, Stamp, Verdict};
+use crate::publish::{Batch, Contact, Publisher, Receipt, Repeat, Stamp, Verdict};
 use crate::session::{Mode, Session, SessionError};
 use crate::statement::statement;
 use crate::subscription;
@@ -37,8 +37,9 @@ impl<P: Publisher> Worker<P> {
         let mut stamp =
             Stamp { repeat: Repeat::Position { mark: reading.mark }, ..self.stamp.clone() };
         let limits = self.limits();
+        let mut width = self.width.min(messages.len());
         let (first, ahead) = tokio::join!(
-            attempt(&mut self.publisher, &stamp, &messages, self.options.publish_timeout),
+            attempt(&mut self.publisher, &stamp, &messages[..width], self.options.publish_timeout),
             self.reader.next(session, &self.shards, limits),
         );
         let ahead = ahead?;
@@ -48,6 +49,19 @@ impl<P: Publisher> Worker<P> {
                 Attempt::Unavailable(reason) => {
                     self.go_out(session, &reason).await?;
                     return Ok((false, Some(ahead)));
+                }
+                // Alone, and after a first contact that told whether it had arrived.
+                Attempt::Panicked(reason) if self.width == 1 => {
+                    let mut receipt = Receipt::new(&Batch::new(&stamp, &messages[..1]));
+                    receipt.rejected(0, reason);
+                    messages = self.take_in(session, messages, &receipt).await?;
+                    self.raise_epochs(session).await?;
+                    self.width = 2;
+                }
+                Attempt::Panicked(reason) => {
+                    error!(subscription = %self.who.subscription, events = width, reason, "looks for the event");
+                    self.width = (width / 2).max(1);
+                    self.raise_epochs(session).await?;
                 }
                 Attempt::Contacts(contacts) => {
                     self.verify(session, &contacts, Some((reading.tick, reading.mark))).await?;
@@ -67,6 +81,7 @@ impl<P: Publisher> Worker<P> {
                         return Ok((false, Some(ahead)));
                     }
                     self.come_back();
+                    self.width = self.width.saturating_mul(2);
                 }
             }
             self.keep_leased(&mut messages);
@@ -75,7 +90,8 @@ impl<P: Publisher> Worker<P> {
             }
             stamp = Stamp { repeat: stamp.repeat, ..self.stamp.clone() };
             let limit = self.options.publish_timeout;
-            outcome = attempt(&mut self.publisher, &stamp, &messages, limit).await;
+            width = self.width.min(messages.len());
+            outcome = attempt(&mut self.publisher, &stamp, &messages[..width], limit).await;
         }
     }
 
@@ -198,7 +214,8 @@ impl<P: Publisher> Worker<P> {
         let mut rejected: HashSet<(&str, &str)> = HashSet::new();
         let mut parks = Vec::new();
         let mut rest = Vec::new();
-        for (message, verdict) in messages.into_iter().zip(receipt.verdicts()) {
+        let later = std::iter::repeat(&Verdict::Unattempted);
+        for (message, verdict) in messages.into_iter().zip(receipt.verdicts().iter().chain(later)) {
             let aggregate = (message.aggregate_type(), message.aggregate_id());
             match verdict {
                 Verdict::Delivered => {}

@@ -39,6 +39,16 @@ impl<P: Publisher> Worker<P> {
                     self.go_out(session, &reason).await?;
                     break;
                 }
+                Attempt::Panicked(reason) => {
+                    self.raise_epochs(session).await?;
+                    if messages.len() == 1 {
+                        let verdict = [Verdict::Rejected(reason)];
+                        self.settle_retries(session, &messages, &verdict, &made).await?;
+                        break;
+                    }
+                    // One by one: the others have their turn in the next pass.
+                    messages.truncate(1);
+                }
                 Attempt::Receipt(receipt) => {
                     progressed |=
                         self.settle_retries(session, &messages, receipt.verdicts(), &made).await?;

@@ -55,6 +55,9 @@ pub(super) struct Worker<P> {
     pub(super) retry_chunk: Chunk,
     pub(super) clocks: Clocks,
     pub(super) diffs: Diffs,
+    /// How many events to publish at once: fewer after a panic of the publisher, until the event
+    /// is found at which it panics.
+    pub(super) width: usize,
     /// What was last wrong with the partitions.
     pub(super) upkeep_trouble: Option<String>,
 }
@@ -126,6 +129,7 @@ impl<P: Publisher> Worker<P> {
             retry_chunk: Chunk::default(),
             clocks: Clocks::default(),
             diffs: Diffs::default(),
+            width: usize::MAX,
             upkeep_trouble: None,
         }
     }
