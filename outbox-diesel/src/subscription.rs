@@ -109,6 +109,27 @@ pub(crate) async fn filters(
     Ok(rows.into_iter().map(|(from_tick, topics)| TopicFilter { from_tick, topics }).collect())
 }
 
+const STATE: &str = "\
+SELECT s.generation, coalesce(r.revision, 0) FROM outbox.subscriptions s
+LEFT JOIN outbox.revisions r ON r.subscription = s.name WHERE s.name = $1";
+
+/// What relays look at again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, diesel::Queryable)]
+pub(crate) struct State {
+    pub(crate) generation: i64,
+    /// Raised by operators.
+    pub(crate) revision: i64,
+}
+
+/// The state of a subscription; None if there is no such subscription.
+pub(crate) async fn state(
+    session: &mut Session,
+    subscription: &str,
+) -> Result<Option<State>, SessionError> {
+    let state = statement::<(BigInt, BigInt)>(STATE).bind::<Text, _>(subscription.to_owned());
+    Ok(session.load(Mode::Read, state).await?.into_iter().next())
+}
+
 const RAISE_GENERATION: &str = "\
 UPDATE outbox.subscriptions SET generation = greatest(generation, $1) + 1 WHERE name = $2
 RETURNING generation";

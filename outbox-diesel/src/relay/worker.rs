@@ -29,6 +29,8 @@ const TICK_PACE: Duration = Duration::from_millis(500);
 const MEMBERSHIP: Duration = Duration::from_millis(500);
 /// How often due retries are looked for, while something is parked.
 const RETRY_PACE: Duration = Duration::from_millis(100);
+/// How often what is parked is compared with the memory of it, even if no operator said so.
+const RECHECK: Duration = Duration::from_secs(30);
 /// How often partitions and old ticks are looked after.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -56,6 +58,8 @@ pub(super) struct Worker<P> {
     pub(super) retry_chunk: Chunk,
     pub(super) clocks: Clocks,
     pub(super) diffs: Diffs,
+    /// Raised by operators: the one last heeded.
+    pub(super) revision: i64,
 }
 
 /// The broker is away until then.
@@ -74,6 +78,7 @@ pub(super) struct Clocks {
     look: Option<Instant>,
     retry: Option<Instant>,
     upkeep: Option<Instant>,
+    recheck: Option<Instant>,
     /// Polls in a row that showed nothing.
     pub(super) idle: u32,
 }
@@ -111,6 +116,7 @@ impl<P: Publisher> Worker<P> {
             epochs: [0; SHARDS],
             repeat: Repeat::EventId,
         };
+        let reader = Reader::new(who.subscription.clone());
         Self {
             pool,
             options,
@@ -120,11 +126,12 @@ impl<P: Publisher> Worker<P> {
             publisher,
             stamp,
             shards: BTreeMap::new(),
-            reader: Reader::default(),
+            reader,
             outage: Outage::default(),
             retry_chunk: Chunk::default(),
             clocks: Clocks::default(),
             diffs: Diffs::default(),
+            revision: 0,
         }
     }
 
@@ -157,7 +164,7 @@ impl<P: Publisher> Worker<P> {
         let facts = startup::check(session, &self.who.subscription).await?;
         self.stamp.source = facts.source;
         self.stamp.generation = facts.generation;
-        self.reader.filters = facts.filters;
+        self.reader.forget_filters();
         // Nothing in memory counts after a reconnect, and outcomes are unknown.
         self.shards.clear();
         self.diffs = Diffs::default();
@@ -223,6 +230,8 @@ impl<P: Publisher> Worker<P> {
         }
         if is_due(&mut self.clocks.membership, MEMBERSHIP) {
             changed |= self.balance(session).await?;
+            let unasked = is_due(&mut self.clocks.recheck, RECHECK);
+            self.heed_operators(session, unasked).await?;
         }
         if is_due(&mut self.clocks.look, TICK_PACE) {
             self.keep_ticking(session).await?;
