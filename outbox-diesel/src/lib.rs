@@ -20,6 +20,8 @@ pub mod emit;
 #[cfg(feature = "emit")]
 pub mod migrate;
 #[cfg(feature = "relay")]
+mod operation;
+#[cfg(feature = "relay")]
 pub mod subscription;
 #[cfg(feature = "relay")]
 mod tick;
@@ -39,6 +41,8 @@ mod retry;
 mod partition;
 #[cfg(feature = "relay")]
 pub mod relay;
+#[cfg(feature = "relay")]
+pub mod admin;
 #[cfg(feature = "testing")]
 pub mod testing;
 

@@ -1,5 +1,8 @@
 //! Integration tests, one file per stage.
 
+mod admin;
+mod admin_find;
+mod admin_letters;
 mod database;
 mod emit_cancel;
 mod emit_connections;
