@@ -9,7 +9,6 @@
 //! | where is event …? | [`find`] |
 //! | the backlog is worthless | [`plan_skip`], [`skip`] |
 //! | a consumer lost what it got | [`subscription::rewind`](crate::subscription::rewind) |
-//! | the database was dumped and restored | [`plan_rebase`], [`rebase`] |
 //!
 //! Running relays notice within half a second; they need no restart.
 //!
@@ -36,10 +35,12 @@ mod filter;
 mod find;
 mod letters;
 mod retry;
+mod skip;
 
 pub use self::discard::{Discarded, discard, discard_all};
 pub use self::filter::Filter;
 pub use self::find::{Found, Place, Status, find};
 pub use self::letters::{After, Letter, Page, Shown, list, show};
 pub use self::retry::{retry, retry_all, retry_many};
+pub use self::skip::{Events, SkipPlan, plan_skip, skip};
 pub use crate::operation::AdminError;

@@ -1,8 +1,17 @@
 //! Subscription: a named group of relays with its own cursors and failures.
 
+mod remove;
+mod rewind;
+mod topics;
+
+use chrono::{DateTime, Utc};
 use diesel::sql_types::{Array, BigInt, Nullable, Text};
 use diesel_async::{AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
 
+pub use self::remove::remove;
+pub(crate) use self::rewind::find_moment;
+pub use self::rewind::rewind;
+pub use self::topics::set_topics;
 use crate::session::{Mode, Session, SessionError};
 use crate::statement::statement;
 
@@ -12,8 +21,21 @@ use crate::statement::statement;
 pub enum Start {
     /// With the oldest event that is still kept.
     Earliest,
+    /// With events that commit after this time, to the tick before it: up to ten minutes earlier.
+    Since(DateTime<Utc>),
     /// With events that commit from now on.
     Now,
+}
+
+impl Start {
+    /// The last tick at or before this time is where it is, in PostgreSQL's words.
+    fn time(self) -> String {
+        match self {
+            Self::Earliest => "-infinity".to_owned(),
+            Self::Since(time) => time.to_rfc3339(),
+            Self::Now => "infinity".to_owned(),
+        }
+    }
 }
 
 /// Under the tick lock: the deletion of old ticks must not miss the new cursors.
@@ -23,7 +45,7 @@ const LOCK: &str = "SELECT pg_advisory_xact_lock(outbox.tick_lock_key())";
 // its positions must not take new ones for repeats. The clock is above every generation counted up.
 const CREATE: &str = "\
 WITH start AS (
-    SELECT CASE WHEN $1::boolean THEN 0 ELSE max(tick) END AS tick FROM outbox.ticks
+    SELECT max(tick) AS tick FROM outbox.ticks WHERE tick = 0 OR ticked_at <= $1::text::timestamptz
 ), created AS (
     INSERT INTO outbox.subscriptions (name, generation)
     VALUES ($2::text, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
@@ -63,7 +85,7 @@ pub async fn create(
     let created = async {
         conn.batch_execute(LOCK).await?;
         statement::<()>(CREATE)
-            .bind::<diesel::sql_types::Bool, _>(start == Start::Earliest)
+            .bind::<Text, _>(start.time())
             .bind::<Text, _>(name)
             .bind::<Nullable<Array<Text>>, _>(topics)
             .execute(conn)
