@@ -174,7 +174,7 @@ pub(crate) fn millis(pause: Duration) -> i64 {
 }
 
 const PARKED_ALREADY: &str = "\
-SELECT p.shard, p.seq, p.aggregate_type, p.aggregate_id FROM outbox.parked p
+SELECT p.shard, p.tick, p.seq, p.aggregate_type, p.aggregate_id FROM outbox.parked p
 WHERE p.subscription = $1 AND p.shard = ANY ($2::smallint[])";
 
 /// What is parked of a shard: the main path passes over these events, and parks later ones of
@@ -182,6 +182,7 @@ WHERE p.subscription = $1 AND p.shard = ANY ($2::smallint[])";
 #[derive(Debug, diesel::Queryable)]
 pub(crate) struct Parked {
     pub(crate) shard: i16,
+    pub(crate) tick: i64,
     pub(crate) seq: i64,
     pub(crate) aggregate_type: String,
     pub(crate) aggregate_id: String,
@@ -196,7 +197,7 @@ pub(crate) async fn load_parked(
     session
         .load(
             Mode::Read,
-            statement::<(SmallInt, BigInt, Text, Text)>(PARKED_ALREADY)
+            statement::<(SmallInt, BigInt, BigInt, Text, Text)>(PARKED_ALREADY)
                 .bind::<Text, _>(who.subscription.clone())
                 .bind::<Array<SmallInt>, _>(shards),
         )

@@ -66,7 +66,10 @@ pub(crate) fn got(broker: &RecordingPublisher, aggregate: &str) -> Vec<String> {
 
 /// Waits until the broker has these events of an aggregate, in this order.
 pub(crate) async fn gets(broker: &RecordingPublisher, aggregate: &str, types: &[&str]) {
-    eventually(SOON, async || (got(broker, aggregate).len() >= types.len()).then_some(())).await;
+    let enough =
+        eventually(SOON, async || (got(broker, aggregate).len() >= types.len()).then_some(()));
+    // The failed assertion says more than the time that ran out.
+    let _ = tokio::time::timeout(SOON / 2, enough).await;
     assert_eq!(got(broker, aggregate), types);
 }
 

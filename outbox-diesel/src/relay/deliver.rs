@@ -94,7 +94,7 @@ impl<P: Publisher> Worker<P> {
             {
                 continue;
             }
-            if shard.is_blocked(message.aggregate_type(), message.aggregate_id()) {
+            if shard.holds(&message) {
                 held.push((message, Reason::Held));
             } else {
                 messages.push(message);
@@ -259,11 +259,8 @@ impl<P: Publisher> Worker<P> {
         }
         for (message, _) in &events {
             if let Some(shard) = self.shards.get_mut(&message.shard()) {
-                shard.parked.insert(message.seq());
-                shard.blocked.insert((
-                    message.aggregate_type().to_owned(),
-                    message.aggregate_id().to_owned(),
-                ));
+                let (of, id) = (message.aggregate_type(), message.aggregate_id());
+                shard.block(message.tick(), message.seq(), (of.to_owned(), id.to_owned()));
             }
         }
         Ok(())

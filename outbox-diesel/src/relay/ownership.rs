@@ -87,8 +87,7 @@ impl<P: Publisher> Worker<P> {
             else {
                 continue;
             };
-            shard.parked.insert(parked.seq);
-            shard.blocked.insert((parked.aggregate_type, parked.aggregate_id));
+            shard.block(parked.tick, parked.seq, (parked.aggregate_type, parked.aggregate_id));
         }
         info!(subscription = %self.who.subscription, shards = ?self.shards.keys().collect::<Vec<_>>(), "leases shards");
         Ok(())

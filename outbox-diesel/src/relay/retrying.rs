@@ -160,8 +160,7 @@ impl<P: Publisher> Worker<P> {
         for parked in parked {
             let shard = u8::try_from(parked.shard).ok();
             if let Some(state) = shard.and_then(|shard| self.shards.get_mut(&shard)) {
-                state.parked.insert(parked.seq);
-                state.blocked.insert((parked.aggregate_type, parked.aggregate_id));
+                state.block(parked.tick, parked.seq, (parked.aggregate_type, parked.aggregate_id));
             }
         }
         Ok(())

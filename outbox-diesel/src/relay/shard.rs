@@ -1,8 +1,9 @@
 //! What a relay knows of a shard that it leases.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::lease::Claimed;
+use crate::message::Message;
 use crate::settle::Place;
 
 /// How many diffs an owner delivers, at most, beyond the last place that a crash of the server
@@ -24,8 +25,8 @@ pub(super) struct Shard {
     pub(super) walk_to: i64,
     /// Events that are parked: passed over.
     pub(super) parked: HashSet<i64>,
-    /// Aggregates with parked events: later ones are parked too.
-    pub(super) blocked: HashSet<(String, String)>,
+    /// Aggregates with parked events, and the position of the first: later ones are parked too.
+    pub(super) blocked: HashMap<(String, String), (i64, i64)>,
 }
 
 impl Shard {
@@ -38,7 +39,7 @@ impl Shard {
             walk: UNSETTLED_DIFFS + 1,
             walk_to: 0,
             parked: HashSet::new(),
-            blocked: HashSet::new(),
+            blocked: HashMap::new(),
         }
     }
 
@@ -47,10 +48,22 @@ impl Shard {
         self.walk == 0 && tick >= self.walk_to
     }
 
-    /// Whether its main path passes over the aggregate.
-    pub(super) fn is_blocked(&self, aggregate_type: &str, aggregate_id: &str) -> bool {
+    /// Remembers a parked event.
+    pub(super) fn block(&mut self, tick: i64, seq: i64, aggregate: (String, String)) {
+        self.parked.insert(seq);
+        let first = self.blocked.entry(aggregate).or_insert((tick, seq));
+        *first = (tick, seq).min(*first);
+    }
+
+    /// Whether the event must wait behind a parked one. One before it need not: it is read again
+    /// after a crash before the settle, and the broker has it.
+    pub(super) fn holds(&self, message: &Message<'_>) -> bool {
         // The common case must not allocate a key.
-        !self.blocked.is_empty()
-            && self.blocked.contains(&(aggregate_type.to_owned(), aggregate_id.to_owned()))
+        if self.blocked.is_empty() {
+            return false;
+        }
+        let aggregate = (message.aggregate_type().to_owned(), message.aggregate_id().to_owned());
+        let first = self.blocked.get(&aggregate);
+        first.is_some_and(|first| *first < (message.tick(), message.seq()))
     }
 }
