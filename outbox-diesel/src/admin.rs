@@ -8,6 +8,7 @@
 //! | an event is beyond help | [`discard`], [`discard_all`] |
 //! | where is event …? | [`find`] |
 //! | the backlog is worthless | [`plan_skip`], [`skip`] |
+//! | the database was dumped and restored | [`plan_rebase`], [`rebase`] |
 //! | a consumer lost what it got | [`subscription::rewind`](crate::subscription::rewind) |
 //!
 //! Running relays notice within half a second; they need no restart.
@@ -34,6 +35,7 @@ mod discard;
 mod filter;
 mod find;
 mod letters;
+mod rebase;
 mod retry;
 mod skip;
 
@@ -41,6 +43,7 @@ pub use self::discard::{Discarded, discard, discard_all};
 pub use self::filter::Filter;
 pub use self::find::{Found, Place, Status, find};
 pub use self::letters::{After, Letter, Page, Shown, list, show};
+pub use self::rebase::{RebasePlan, Undelivered, plan_rebase, rebase};
 pub use self::retry::{retry, retry_all, retry_many};
 pub use self::skip::{Events, SkipPlan, plan_skip, skip};
 pub use crate::operation::AdminError;

@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use diesel::sql_types::{Array, BigInt, Nullable, Text};
 use diesel_async::{AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
 
+pub(crate) use self::remove::live_relays;
 pub use self::remove::remove;
 pub(crate) use self::rewind::find_moment;
 pub use self::rewind::rewind;

@@ -4,6 +4,7 @@ mod admin;
 mod admin_find;
 mod admin_letters;
 mod admin_order;
+mod admin_rebase;
 mod admin_subscription;
 mod database;
 mod emit_cancel;

@@ -90,7 +90,8 @@ pub(crate) struct Moment {
     pub(crate) kept_from: i64,
 }
 
-// Kept: from the partition of the first event on. One below that was emptied, or dropped.
+// Kept: from the partition of the first event on; one below that was emptied, or dropped. Events at
+// or below the floor of a rebase can't be told apart by time any more.
 const MOMENT: &str = "\
 WITH leaf AS MATERIALIZED (
     SELECT (regexp_match(pg_get_expr(l.relpartbound, l.oid), 'FROM \\(''(\\d+)''\\)'))[1]::bigint AS from_seq
@@ -99,11 +100,12 @@ WITH leaf AS MATERIALIZED (
 ), first AS MATERIALIZED (
     SELECT e.seq FROM outbox.events e ORDER BY e.seq LIMIT 1
 )
-SELECT t.tick, t.ticked_at, t.seq_before + 1,
-       coalesce((SELECT max(l.from_seq) FROM leaf l, first f WHERE l.from_seq <= f.seq),
-                (SELECT min(l.from_seq) FROM leaf l), 1)
-FROM outbox.ticks t
-WHERE t.tick = 0 OR t.ticked_at <= $1::text::timestamptz
+SELECT t.tick, t.ticked_at, CASE WHEN t.ticked_at > wanted.at AND m.seq_floor > 0 THEN 1 ELSE t.seq_before + 1 END,
+       greatest(m.seq_floor + 1,
+                coalesce((SELECT max(l.from_seq) FROM leaf l, first f WHERE l.from_seq <= f.seq),
+                         (SELECT min(l.from_seq) FROM leaf l), 1))
+FROM outbox.ticks t, outbox.meta m, (SELECT $1::text::timestamptz AS at) wanted
+WHERE t.tick = 0 OR t.ticked_at <= wanted.at
 ORDER BY t.tick DESC LIMIT 1";
 
 /// Where a start is in the timeline. Under the tick lock; "now" is the newest tick.
