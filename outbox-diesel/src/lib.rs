@@ -132,6 +132,8 @@ pub mod emit;
 #[cfg(feature = "emit")]
 pub mod migrate;
 #[cfg(feature = "relay")]
+mod operation;
+#[cfg(feature = "relay")]
 pub mod subscription;
 #[cfg(feature = "relay")]
 mod tick;
@@ -151,6 +153,8 @@ mod retry;
 mod partition;
 #[cfg(feature = "relay")]
 pub mod relay;
+#[cfg(feature = "relay")]
+pub mod admin;
 #[cfg(feature = "testing")]
 pub mod testing;
 

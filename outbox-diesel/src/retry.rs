@@ -148,7 +148,8 @@ pub(crate) struct Failure {
     pub(crate) error: String,
 }
 
-// Guarded like every write of an owner.
+// Guarded like every write of an owner. An operator who asked for another retry meanwhile reset the
+// attempts: that one is still to be made.
 const SETTLE: &str = "\
 WITH mine AS MATERIALIZED (
     SELECT c.shard FROM outbox.cursors c
@@ -164,6 +165,7 @@ WITH mine AS MATERIALIZED (
         error = f.error, dead = f.pause IS NULL, updated_at = clock_timestamp()
     FROM unnest($7::bigint[], $8::integer[], $9::bigint[], $10::text[]) AS f (seq, attempts, pause, error), mine
     WHERE p.subscription = $11 AND p.seq = f.seq AND p.shard = mine.shard
+      AND p.attempts = f.attempts - 1
 )
 SELECT shard FROM mine";
 

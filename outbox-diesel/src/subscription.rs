@@ -1,5 +1,10 @@
 //! Subscription: a named group of relays with its own cursors and failures.
 
+mod remove;
+mod rewind;
+mod topics;
+
+use chrono::{DateTime, Utc};
 use diesel::result::Error;
 use diesel::sql_types::{Array, BigInt, Nullable, Text};
 use diesel_async::{
@@ -7,6 +12,11 @@ use diesel_async::{
     TransactionManager,
 };
 
+pub(crate) use self::remove::live_relays;
+pub use self::remove::remove;
+pub(crate) use self::rewind::find_moment;
+pub use self::rewind::rewind;
+pub use self::topics::set_topics;
 use crate::session::{Mode, Session, SessionError};
 use crate::statement::statement;
 
@@ -16,8 +26,21 @@ use crate::statement::statement;
 pub enum Start {
     /// With the oldest event that is still kept.
     Earliest,
+    /// With events that commit after this time, to the tick before it: up to ten minutes earlier.
+    Since(DateTime<Utc>),
     /// With events that commit from now on.
     Now,
+}
+
+impl Start {
+    /// The last tick at or before this time is where it is, in PostgreSQL's words.
+    fn time(self) -> String {
+        match self {
+            Self::Earliest => "-infinity".to_owned(),
+            Self::Since(time) => time.to_rfc3339(),
+            Self::Now => "infinity".to_owned(),
+        }
+    }
 }
 
 /// Under the tick lock: the deletion of old ticks must not miss the new cursors.
@@ -27,7 +50,7 @@ const LOCK: &str = "SELECT pg_advisory_xact_lock(outbox.tick_lock_key())";
 // its positions must not take new ones for repeats. The clock is above every generation counted up.
 const CREATE: &str = "\
 WITH start AS (
-    SELECT CASE WHEN $1::boolean THEN 0 ELSE max(tick) END AS tick FROM outbox.ticks
+    SELECT max(tick) AS tick FROM outbox.ticks WHERE tick = 0 OR ticked_at <= $1::text::timestamptz
 ), created AS (
     INSERT INTO outbox.subscriptions (name, generation)
     VALUES ($2::text, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
@@ -72,7 +95,7 @@ pub async fn create(
         conn.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
         conn.batch_execute(LOCK).await?;
         statement::<()>(CREATE)
-            .bind::<diesel::sql_types::Bool, _>(start == Start::Earliest)
+            .bind::<Text, _>(start.time())
             .bind::<Text, _>(name)
             .bind::<Nullable<Array<Text>>, _>(topics)
             .execute(conn)
@@ -116,6 +139,27 @@ pub(crate) async fn filters(
         )
         .await?;
     Ok(rows.into_iter().map(|(from_tick, topics)| TopicFilter { from_tick, topics }).collect())
+}
+
+const STATE: &str = "\
+SELECT s.generation, coalesce(r.revision, 0) FROM outbox.subscriptions s
+LEFT JOIN outbox.revisions r ON r.subscription = s.name WHERE s.name = $1";
+
+/// What relays look at again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, diesel::Queryable)]
+pub(crate) struct State {
+    pub(crate) generation: i64,
+    /// Raised by operators.
+    pub(crate) revision: i64,
+}
+
+/// The state of a subscription; None if there is no such subscription.
+pub(crate) async fn state(
+    session: &mut Session,
+    subscription: &str,
+) -> Result<Option<State>, SessionError> {
+    let state = statement::<(BigInt, BigInt)>(STATE).bind::<Text, _>(subscription.to_owned());
+    Ok(session.load(Mode::Read, state).await?.into_iter().next())
 }
 
 const RAISE_GENERATION: &str = "\

@@ -22,6 +22,9 @@ pub(crate) struct Tick {
 
 type TickColumns = (BigInt, BigInt, Xid8, PgSnapshot, BigInt, BigInt);
 
+type PollColumns =
+    (BigInt, BigInt, Xid8, PgSnapshot, BigInt, BigInt, Nullable<Bool>, Nullable<BigInt>);
+
 /// How many ticks a poll returns at most.
 pub(crate) const AHEAD: usize = 8;
 
@@ -40,7 +43,7 @@ WITH newest AS MATERIALIZED (
                (SELECT m.seq_floor FROM outbox.meta m), 0) AS seq_floor
     FROM (SELECT * FROM outbox.ticks ORDER BY tick DESC LIMIT 1) t
 )
-SELECT a.tick, a.mark, a.xid, a.snapshot, a.seq_before, a.seq_after, NULL::boolean
+SELECT a.tick, a.mark, a.xid, a.snapshot, a.seq_before, a.seq_after, NULL::boolean, NULL::bigint
 FROM (SELECT * FROM outbox.ticks WHERE tick > $1 ORDER BY tick LIMIT 8) a
 UNION ALL
 SELECT n.tick, n.mark, n.xid, n.snapshot, n.seq_before, n.seq_after,
@@ -56,7 +59,8 @@ SELECT n.tick, n.mark, n.xid, n.snapshot, n.seq_before, n.seq_after,
                     WHERE e.xid >= pg_snapshot_xmax(n.snapshot) AND e.xid < n.xid
                       AND e.seq > n.seq_floor AND e.seq <= n.seq_before
                     ORDER BY e.xid LIMIT 1) IS NOT NULL)
-       ELSE true END
+       ELSE true END,
+       (SELECT max(f.from_tick) FROM outbox.topic_filters f)
 FROM newest n";
 
 /// What a look at the log tells.
@@ -68,29 +72,26 @@ pub(crate) struct Poll {
     pub(crate) newest: Tick,
     /// Whether events may have become visible since the newest tick.
     pub(crate) waiting: bool,
+    /// From which tick on the newest topic filter of all holds. It committed with that tick.
+    pub(crate) newest_filter: i64,
 }
 
 /// Looks for ticks above `tick`, and whether another one should be taken.
 pub(crate) async fn poll(session: &mut Session, tick: i64) -> Result<Poll, SessionError> {
-    type Row = (i64, i64, Xid, Snapshot, i64, i64, Option<bool>);
-    let rows: Vec<Row> = session
-        .load(
-            Mode::Read,
-            statement::<(BigInt, BigInt, Xid8, PgSnapshot, BigInt, BigInt, Nullable<Bool>)>(POLL)
-                .bind::<BigInt, _>(tick),
-        )
-        .await?;
+    type Row = (i64, i64, Xid, Snapshot, i64, i64, Option<bool>, Option<i64>);
+    let rows: Vec<Row> =
+        session.load(Mode::Read, statement::<PollColumns>(POLL).bind::<BigInt, _>(tick)).await?;
     let mut ahead = Vec::new();
     let mut newest = None;
-    for (id, mark, xid, snapshot, seq_before, seq_after, waiting) in rows {
+    for (id, mark, xid, snapshot, seq_before, seq_after, waiting, newest_filter) in rows {
         let tick = Tick { id, mark, xid, snapshot, seq_before, seq_after };
         match waiting {
             None => ahead.push(tick),
-            Some(waiting) => newest = Some((tick, waiting)),
+            Some(waiting) => newest = Some((tick, waiting, newest_filter.unwrap_or(0))),
         }
     }
-    let (newest, waiting) = newest.ok_or(diesel::result::Error::NotFound)?;
-    Ok(Poll { ahead, newest, waiting })
+    let (newest, waiting, newest_filter) = newest.ok_or(diesel::result::Error::NotFound)?;
+    Ok(Poll { ahead, newest, waiting, newest_filter })
 }
 
 /// Takes a tick; does nothing if another relay is just taking one.

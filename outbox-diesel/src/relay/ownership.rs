@@ -77,10 +77,14 @@ impl<P: Publisher> Worker<P> {
         &mut self,
         session: &mut Session,
         claimed: &[lease::Claimed],
-    ) -> Result<(), SessionError> {
+    ) -> Result<(), Interrupted> {
         if claimed.is_empty() {
             return Ok(());
         }
+        // An operator may have taken them away to move them, or made the subscription anew.
+        let state = self.subscription_state(session).await?;
+        self.stamp.generation = self.stamp.generation.max(state.generation);
+        self.reader.forget_filters();
         let numbers: Vec<i16> = claimed.iter().map(|claimed| claimed.shard).collect();
         retry::promote(session, &self.who, numbers.clone()).await?;
         let parked = park::load_parked(session, &self.who, numbers).await?;

@@ -7,7 +7,7 @@ use crate::message::Chunk;
 use crate::read::{self, Diff, Limits, Reach};
 use crate::session::{Session, SessionError};
 use crate::settle::Place;
-use crate::subscription::TopicFilter;
+use crate::subscription::{self, TopicFilter};
 use crate::tick::{self, AHEAD, Tick};
 
 /// What to do next.
@@ -45,13 +45,24 @@ pub(super) struct Reader {
     /// have not written it into their cursors: theirs is another diff.
     target: Option<i64>,
     spare: Vec<Chunk>,
+    subscription: String,
     filters: Vec<TopicFilter>,
+    /// All filters from this tick or an earlier one on are among them.
+    filters_at: i64,
+    /// The newest filter of any subscription when they were read.
+    newest_filter: i64,
 }
 
 impl Reader {
-    /// A reader of a new connection: whatever was read through the old one does not count.
-    pub(super) fn new(filters: Vec<TopicFilter>) -> Self {
-        Self { filters, ..Self::default() }
+    pub(super) fn new(subscription: String) -> Self {
+        Self { subscription, filters_at: -1, newest_filter: -1, ..Self::default() }
+    }
+
+    /// Reads the topic filters again before it opens another diff.
+    pub(super) fn forget_filters(&mut self) {
+        self.diff = None;
+        self.filters_at = -1;
+        self.newest_filter = -1;
     }
 
     /// Starts over from what was delivered.
@@ -123,9 +134,18 @@ impl Reader {
     ) -> Result<Result<Diff, Step>, SessionError> {
         let missing = || SessionError::Query(diesel::result::Error::NotFound);
         let to = if let Some(target) = target {
+            // Perhaps a relay aimed that knew of more filters than this one.
+            if self.filters_at < tick {
+                self.read_filters(session, tick).await?;
+            }
             tick::find(session, target).await?.ok_or_else(missing)?
         } else {
             let mut poll = tick::poll(session, tick).await?;
+            if self.newest_filter != poll.newest_filter {
+                self.read_filters(session, poll.newest.id).await?;
+                self.newest_filter = poll.newest_filter;
+            }
+            self.filters_at = poll.newest.id;
             if poll.ahead.is_empty() {
                 return Ok(Err(Step::CaughtUp { waiting: poll.waiting }));
             }
@@ -145,12 +165,19 @@ impl Reader {
             Some(diff) if diff.to.id == tick => diff.to,
             _ => tick::find(session, tick).await?.ok_or_else(missing)?,
         };
-        let topics = self.topics(&to);
+        let topics = self.topics(&from);
         Ok(Ok(read::open(session, from, to, topics).await?))
     }
 
-    /// The furthest tick to aim at: not past our own shards ahead, so that they come together, and
-    /// below one that a topic filter names, whose filter is not that of the ticks before it.
+    /// A filter commits with its tick, so that who has seen the tick sees the filter.
+    async fn read_filters(&mut self, session: &mut Session, seen: i64) -> Result<(), SessionError> {
+        self.filters = subscription::filters(session, &self.subscription).await?;
+        self.filters_at = seen;
+        Ok(())
+    }
+
+    /// The furthest tick to aim at: not past our own shards ahead, so that they come together, nor
+    /// past one that a topic filter names.
     async fn target(
         &self,
         session: &mut Session,
@@ -161,17 +188,18 @@ impl Reader {
         let furthest = shards.filter(|limit| *limit > tick).fold(newest, i64::min);
         let filters = self.filters.iter().map(|filter| filter.from_tick);
         match filters.filter(|from| (tick + 1..=furthest).contains(from)).min() {
-            Some(from) => tick::last_below(session, from).await,
+            Some(from) => tick::last_below(session, from + 1).await,
             None => Ok(furthest),
         }
     }
 
-    /// The filter of a diff is chosen by its later tick.
-    fn topics(&self, to: &Tick) -> Option<Vec<String>> {
+    /// A filter applies to what its tick did not see yet: to the diffs that begin with that tick or
+    /// a later one. No diff reaches beyond it from before, see [`target`](Self::target).
+    fn topics(&self, from: &Tick) -> Option<Vec<String>> {
         self.filters
             .iter()
             .rev()
-            .find(|filter| filter.from_tick <= to.id)
+            .find(|filter| filter.from_tick <= from.id)
             .and_then(|filter| filter.topics.clone())
     }
 }

@@ -3,12 +3,15 @@
 use tracing::{info, warn};
 
 use super::attempt::{Attempt, attempt};
+use super::shard::Shard;
+use super::startup::Refusal;
 use super::worker::{Interrupted, Worker};
 use crate::message::Message;
 use crate::park;
 use crate::publish::{Publisher, Repeat, Stamp, Verdict};
 use crate::retry::{self, Failure};
 use crate::session::{Session, SessionError};
+use crate::subscription;
 
 impl<P: Publisher> Worker<P> {
     /// Publishes what is due; true if a shard turned out not to be ours.
@@ -117,6 +120,38 @@ impl<P: Publisher> Worker<P> {
             }
         }
         Ok(progressed)
+    }
+
+    /// Looks again at what is parked if an operator changed it: what waits behind nothing any more
+    /// is due, and an aggregate with nothing parked flows.
+    pub(super) async fn heed_operators(
+        &mut self,
+        session: &mut Session,
+        unasked: bool,
+    ) -> Result<(), Interrupted> {
+        // Read before what it speaks of.
+        let revision = self.subscription_state(session).await?.revision;
+        if revision == self.revision && !unasked {
+            return Ok(());
+        }
+        let is_blocked = |(shard, state): (&u8, &Shard)| {
+            (!state.blocked.is_empty()).then_some(i16::from(*shard))
+        };
+        let shards: Vec<i16> = self.shards.iter().filter_map(is_blocked).collect();
+        if !shards.is_empty() {
+            retry::promote(session, &self.who, shards.clone()).await?;
+            self.reload_parked(session, shards).await?;
+        }
+        self.revision = revision;
+        Ok(())
+    }
+
+    pub(super) async fn subscription_state(
+        &mut self,
+        session: &mut Session,
+    ) -> Result<subscription::State, Interrupted> {
+        let state = subscription::state(session, &self.who.subscription).await?;
+        Ok(state.ok_or_else(|| Refusal::NoSubscription(self.who.subscription.clone()))?)
     }
 
     /// Which aggregates are still blocked.

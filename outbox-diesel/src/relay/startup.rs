@@ -7,7 +7,6 @@ use uuid::Uuid;
 use crate::migrate::MIGRATIONS;
 use crate::session::{Mode, Session, SessionError};
 use crate::statement::statement;
-use crate::subscription::{TopicFilter, filters};
 
 /// Why a relay does not start. It looks again every few seconds, so that what is mended needs no
 /// restart.
@@ -118,7 +117,6 @@ struct FactsRow {
 pub(super) struct Facts {
     pub(super) source: Uuid,
     pub(super) generation: i64,
-    pub(super) filters: Vec<TopicFilter>,
 }
 
 /// Checks the database and returns what the relay needs to know.
@@ -171,8 +169,7 @@ pub(super) async fn check(session: &mut Session, subscription: &str) -> Result<F
     }
     let generation =
         facts.generation.ok_or_else(|| Refusal::NoSubscription(subscription.to_owned()))?;
-    let filters = filters(session, subscription).await?;
-    Ok(Facts { source: facts.source_id, generation, filters })
+    Ok(Facts { source: facts.source_id, generation })
 }
 
 async fn check_version(session: &mut Session) -> Result<(), Refusal> {

@@ -28,6 +28,8 @@ const TICK_PACE: Duration = Duration::from_millis(500);
 const MEMBERSHIP: Duration = Duration::from_millis(500);
 /// How often due retries are looked for, while something is parked.
 const RETRY_PACE: Duration = Duration::from_millis(100);
+/// How often what is parked is compared with the memory of it, even if no operator said so.
+const RECHECK: Duration = Duration::from_secs(30);
 /// How often partitions and old ticks are looked after.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -60,6 +62,8 @@ pub(super) struct Worker<P> {
     pub(super) width: usize,
     /// What was last wrong with the partitions.
     pub(super) upkeep_trouble: Option<String>,
+    /// Raised by operators: the one last heeded.
+    pub(super) revision: i64,
 }
 
 /// The broker is away until then.
@@ -78,6 +82,7 @@ pub(super) struct Clocks {
     look: Option<Instant>,
     retry: Option<Instant>,
     upkeep: Option<Instant>,
+    recheck: Option<Instant>,
     /// Polls in a row that showed nothing.
     pub(super) idle: u32,
 }
@@ -115,6 +120,7 @@ impl<P: Publisher> Worker<P> {
             epochs: [0; SHARDS],
             repeat: Repeat::EventId,
         };
+        let reader = Reader::new(who.subscription.clone());
         Self {
             pool,
             options,
@@ -124,13 +130,14 @@ impl<P: Publisher> Worker<P> {
             publisher,
             stamp,
             shards: BTreeMap::new(),
-            reader: Reader::default(),
+            reader,
             outage: Outage::default(),
             retry_chunk: Chunk::default(),
             clocks: Clocks::default(),
             diffs: Diffs::default(),
             width: usize::MAX,
             upkeep_trouble: None,
+            revision: 0,
         }
     }
 
@@ -164,7 +171,7 @@ impl<P: Publisher> Worker<P> {
         self.stamp.source = facts.source;
         self.stamp.generation = facts.generation;
         // Nothing in memory counts after a reconnect, and outcomes are unknown.
-        self.reader = Reader::new(facts.filters);
+        self.reader = Reader::new(self.who.subscription.clone());
         self.shards.clear();
         self.diffs = Diffs::default();
         self.clocks = Clocks::default();
@@ -230,6 +237,8 @@ impl<P: Publisher> Worker<P> {
         }
         if is_due(&mut self.clocks.membership, MEMBERSHIP) {
             changed |= self.balance(session).await?;
+            let unasked = is_due(&mut self.clocks.recheck, RECHECK);
+            self.heed_operators(session, unasked).await?;
         }
         if is_due(&mut self.clocks.look, TICK_PACE) {
             self.keep_ticking(session).await?;

@@ -1,0 +1,49 @@
+//! Admin: what an operator does. Every repair is one call on a connection of its own, in a
+//! transaction of its own, safe to repeat and to run twice at once.
+//!
+//! | what happened | call |
+//! |---|---|
+//! | which events failed for good? | [`list`], [`show`] |
+//! | the cause is mended | [`retry`], [`retry_many`], [`retry_all`] |
+//! | an event is beyond help | [`discard`], [`discard_all`] |
+//! | where is event …? | [`find`] |
+//! | the backlog is worthless | [`plan_skip`], [`skip`] |
+//! | the database was dumped and restored | [`plan_rebase`], [`rebase`] |
+//! | a consumer lost what it got | [`subscription::rewind`](crate::subscription::rewind) |
+//!
+//! Running relays notice within half a second; they need no restart.
+//!
+//! ```no_run
+//! use outbox_diesel::admin::{self, Filter};
+//!
+//! # async fn example(conn: &mut diesel_async::AsyncPgConnection) -> Result<(), admin::AdminError> {
+//! let refused = Filter::default().subscription("default").error_contains("no such stream");
+//! for letter in admin::list(conn, &refused, None, 100).await?.letters {
+//!     println!("{} {} after {} attempts", letter.event_id, letter.event_type, letter.attempts);
+//! }
+//! let events = admin::retry_all(conn, &refused).await?;
+//! println!("{events} events are tried again");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Cancel safety
+//! Of every call in here: if the future was dropped, drop the connection too, since its transaction
+//! may still be open. Whether the call had been committed is unknown then; repeat it.
+
+mod discard;
+mod filter;
+mod find;
+mod letters;
+mod rebase;
+mod retry;
+mod skip;
+
+pub use self::discard::{Discarded, discard, discard_all};
+pub use self::filter::Filter;
+pub use self::find::{Found, Place, Status, find};
+pub use self::letters::{After, Letter, Page, Shown, list, show};
+pub use self::rebase::{RebasePlan, Undelivered, plan_rebase, rebase};
+pub use self::retry::{retry, retry_all, retry_many};
+pub use self::skip::{Events, SkipPlan, plan_skip, skip};
+pub use crate::operation::AdminError;
