@@ -10,6 +10,7 @@ use tracing::{debug, error, info, warn};
 use super::backoff::Backoff;
 use super::health::{Health, HealthCell};
 use super::reader::{Reader, Step};
+use super::replaying::Replaying;
 use super::shard::Shard;
 use super::startup::{self, Refusal};
 use crate::lease::{self, Identity, Leases};
@@ -58,6 +59,7 @@ pub(super) struct Worker<P> {
     pub(super) retry_chunk: Chunk,
     pub(super) clocks: Clocks,
     pub(super) diffs: Diffs,
+    pub(super) replaying: Replaying,
     /// Raised by operators: the one last heeded.
     pub(super) revision: i64,
 }
@@ -77,6 +79,7 @@ pub(super) struct Clocks {
     tick: Option<Instant>,
     look: Option<Instant>,
     retry: Option<Instant>,
+    replay: Option<Instant>,
     upkeep: Option<Instant>,
     recheck: Option<Instant>,
     /// Polls in a row that showed nothing.
@@ -131,6 +134,7 @@ impl<P: Publisher> Worker<P> {
             retry_chunk: Chunk::default(),
             clocks: Clocks::default(),
             diffs: Diffs::default(),
+            replaying: Replaying::default(),
             revision: 0,
         }
     }
@@ -241,6 +245,14 @@ impl<P: Publisher> Worker<P> {
             && is_due(&mut self.clocks.retry, RETRY_PACE)
         {
             changed |= self.retry_due(session).await?;
+        }
+        if self.replaying.is_likely
+            && self.outage_left().is_none()
+            && is_due(&mut self.clocks.replay, RETRY_PACE)
+        {
+            let before = self.shards.len();
+            self.replay(session).await?;
+            changed |= self.shards.len() != before;
         }
         if is_due(&mut self.clocks.upkeep, UPKEEP) {
             self.keep_up(session).await;
