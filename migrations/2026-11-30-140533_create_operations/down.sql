@@ -1,4 +1,4 @@
--- Forgets what operators discarded and why.
+-- Forgets what operators discarded and why, and ends replays.
 CREATE OR REPLACE VIEW outbox.event_status AS
     SELECT s.name AS subscription, e.seq, e.id AS event_id, e.topic, e.aggregate_type, e.aggregate_id,
            e.event_type, e.event_version, e.payload, e.headers, e.created_at,
@@ -25,6 +25,8 @@ CREATE OR REPLACE VIEW outbox.event_status AS
     JOIN outbox.ticks t ON t.tick = c.tick
     LEFT JOIN outbox.parked p ON p.subscription = s.name AND p.seq = e.seq;
 COMMENT ON VIEW outbox.event_status IS 'One row per event and subscription: pending, published, retrying, held or dead. Events of a diff under way count as pending';
+DROP TABLE outbox.replay_cursors;
+DROP TABLE outbox.replays;
 DROP TABLE outbox.discarded;
 DROP INDEX outbox.parked_id_idx;
 DROP TABLE outbox.revisions;

@@ -46,6 +46,48 @@ COMMENT ON COLUMN outbox.discarded.discarded_by IS 'The database role, or who th
 CREATE INDEX discarded_id_idx ON outbox.discarded (id);
 CREATE INDEX discarded_at_idx ON outbox.discarded (discarded_at);
 
+CREATE TABLE outbox.replays (
+    id             uuid        NOT NULL DEFAULT gen_random_uuid(),
+    subscription   text        NOT NULL,
+    generation     bigint      NOT NULL,
+    to_seq         bigint      NOT NULL,
+    since          timestamptz NOT NULL,
+    until          timestamptz NOT NULL,
+    topic          text,
+    aggregate_type text,
+    aggregate_id   text,
+    event_type     text,
+    per_second     integer     NOT NULL,
+    requested_by   text        NOT NULL DEFAULT session_user,
+    requested_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    finished_at    timestamptz,
+    cancelled      boolean     NOT NULL DEFAULT false,
+    CONSTRAINT replays_pkey PRIMARY KEY (id),
+    CONSTRAINT replays_belong_to_a_subscription FOREIGN KEY (subscription)
+        REFERENCES outbox.subscriptions (name) ON DELETE CASCADE,
+    CONSTRAINT per_second_is_positive CHECK (per_second > 0)
+);
+COMMENT ON TABLE outbox.replays IS 'Delivered events that are sent once more to one subscription, beside its stream';
+COMMENT ON COLUMN outbox.replays.generation IS 'Tells the broker the repeats of this replay from those of another';
+COMMENT ON COLUMN outbox.replays.to_seq IS 'The last event it may send';
+COMMENT ON COLUMN outbox.replays.topic IS 'Only of this one; NULL: of all. So for the other parts of an event';
+-- One at a time: two operators do not send everything twice, and the rate is the rate.
+CREATE UNIQUE INDEX replays_running_idx ON outbox.replays (subscription) WHERE finished_at IS NULL;
+
+CREATE TABLE outbox.replay_cursors (
+    replay  uuid     NOT NULL,
+    shard   smallint NOT NULL,
+    seq     bigint   NOT NULL,
+    sent    bigint   NOT NULL DEFAULT 0,
+    refused bigint   NOT NULL DEFAULT 0,
+    error   text,
+    CONSTRAINT replay_cursors_pkey PRIMARY KEY (replay, shard),
+    CONSTRAINT replay_cursors_belong_to_a_replay FOREIGN KEY (replay)
+        REFERENCES outbox.replays (id) ON DELETE CASCADE
+) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
+COMMENT ON TABLE outbox.replay_cursors IS 'How far each shard of a replay is: moved by the shard''s owner, under its epoch';
+COMMENT ON COLUMN outbox.replay_cursors.error IS 'Why the broker refused the last one that it refused';
+
 CREATE OR REPLACE VIEW outbox.event_status AS
     SELECT s.name AS subscription, e.seq, e.id AS event_id, e.topic, e.aggregate_type, e.aggregate_id,
            e.event_type, e.event_version, e.payload, e.headers, e.created_at,

@@ -9,7 +9,8 @@
 //! | where is event …? | [`find`] |
 //! | the backlog is worthless | [`plan_skip`], [`skip`] |
 //! | the database was dumped and restored | [`plan_rebase`], [`rebase`] |
-//! | a consumer lost what it got | [`subscription::rewind`](crate::subscription::rewind) |
+//! | a consumer lost some events | [`replay`], [`replay_progress`], [`cancel_replay`] |
+//! | it lost all since a time | [`subscription::rewind`](crate::subscription::rewind) |
 //!
 //! Running relays notice within half a second; they need no restart.
 //!
@@ -36,6 +37,7 @@ mod filter;
 mod find;
 mod letters;
 mod rebase;
+mod replay;
 mod retry;
 mod skip;
 
@@ -44,6 +46,7 @@ pub use self::filter::Filter;
 pub use self::find::{Found, Place, Status, find};
 pub use self::letters::{After, Letter, Page, Shown, list, show};
 pub use self::rebase::{RebasePlan, Undelivered, plan_rebase, rebase};
+pub use self::replay::{Progress, Replay, cancel_replay, replay, replay_progress};
 pub use self::retry::{retry, retry_all, retry_many};
 pub use self::skip::{Events, SkipPlan, plan_skip, skip};
 pub use crate::operation::AdminError;

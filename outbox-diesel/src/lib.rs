@@ -152,6 +152,8 @@ mod retry;
 #[cfg(feature = "relay")]
 mod partition;
 #[cfg(feature = "relay")]
+pub mod replay;
+#[cfg(feature = "relay")]
 pub mod relay;
 #[cfg(feature = "relay")]
 pub mod admin;

@@ -77,6 +77,12 @@ pub enum AdminError {
     /// This database is the one that the outbox was made in, and its sequence is in order.
     #[error("there is nothing to rebase")]
     NothingToRebase,
+    /// The subscription has a replay that has not ended. Wait for it, or cancel it.
+    #[error("replay {0} is under way")]
+    ReplayRunning(Uuid),
+    /// No such replay.
+    #[error("there is no replay {0}")]
+    NoReplay(Uuid),
     /// A lock was not to be had within seconds: a long transaction holds it. Try again.
     #[error("a lock was held by others for too long; try again")]
     Busy(#[source] Error),

@@ -10,6 +10,7 @@ mod health;
 mod ownership;
 mod progress;
 mod reader;
+mod replaying;
 mod retrying;
 mod shard;
 mod startup;

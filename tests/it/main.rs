@@ -11,6 +11,7 @@ mod admin_find;
 mod admin_letters;
 mod admin_order;
 mod admin_rebase;
+mod admin_replay;
 mod admin_subscription;
 mod database;
 mod emit_cancel;

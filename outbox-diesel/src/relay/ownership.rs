@@ -85,6 +85,7 @@ impl<P: Publisher> Worker<P> {
         let state = self.subscription_state(session).await?;
         self.stamp.generation = self.stamp.generation.max(state.generation);
         self.reader.forget_filters();
+        self.replaying.is_likely = true;
         let numbers: Vec<i16> = claimed.iter().map(|claimed| claimed.shard).collect();
         retry::promote(session, &self.who, numbers.clone()).await?;
         let parked = park::load_parked(session, &self.who, numbers).await?;

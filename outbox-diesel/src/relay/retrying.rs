@@ -143,6 +143,7 @@ impl<P: Publisher> Worker<P> {
             self.reload_parked(session, shards).await?;
         }
         self.revision = revision;
+        self.replaying.is_likely = true;
         Ok(())
     }
 

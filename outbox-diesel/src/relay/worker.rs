@@ -10,6 +10,7 @@ use tracing::{error, info, warn};
 use super::backoff::Backoff;
 use super::health::{Health, HealthCell};
 use super::reader::{Reader, Step};
+use super::replaying::Replaying;
 use super::shard::Shard;
 use super::startup::{self, Refusal};
 use crate::lease::{self, Identity, Leases};
@@ -62,6 +63,7 @@ pub(super) struct Worker<P> {
     pub(super) width: usize,
     /// What was last wrong with the partitions.
     pub(super) upkeep_trouble: Option<String>,
+    pub(super) replaying: Replaying,
     /// Raised by operators: the one last heeded.
     pub(super) revision: i64,
 }
@@ -81,6 +83,7 @@ pub(super) struct Clocks {
     tick: Option<Instant>,
     look: Option<Instant>,
     retry: Option<Instant>,
+    replay: Option<Instant>,
     upkeep: Option<Instant>,
     recheck: Option<Instant>,
     /// Polls in a row that showed nothing.
@@ -137,6 +140,7 @@ impl<P: Publisher> Worker<P> {
             diffs: Diffs::default(),
             width: usize::MAX,
             upkeep_trouble: None,
+            replaying: Replaying::default(),
             revision: 0,
         }
     }
@@ -248,6 +252,14 @@ impl<P: Publisher> Worker<P> {
             && is_due(&mut self.clocks.retry, RETRY_PACE)
         {
             changed |= self.retry_due(session).await?;
+        }
+        if self.replaying.is_likely
+            && self.outage_left().is_none()
+            && is_due(&mut self.clocks.replay, RETRY_PACE)
+        {
+            let before = self.shards.len();
+            self.replay(session).await?;
+            changed |= self.shards.len() != before;
         }
         if is_due(&mut self.clocks.upkeep, UPKEEP) {
             self.keep_up(session).await?;
