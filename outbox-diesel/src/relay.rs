@@ -13,6 +13,7 @@ mod reader;
 mod retrying;
 mod shard;
 mod startup;
+mod upkeep;
 mod worker;
 
 use std::sync::Arc;

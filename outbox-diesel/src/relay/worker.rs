@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
 use super::backoff::Backoff;
 use super::health::{Health, HealthCell};
 use super::reader::{Reader, Step};
 use super::shard::Shard;
 use super::startup::{self, Refusal};
+use super::upkeep::Upkeep;
 use crate::lease::{self, Identity, Leases};
 use crate::message::{Chunk, SHARDS};
 use crate::options::RelayOptions;
-use crate::partition;
 use crate::publish::{Publisher, Repeat, Stamp};
 use crate::read::Limits;
 use crate::session::{Mode, Pool, Session, SessionError};
@@ -29,7 +29,7 @@ const TICK_PACE: Duration = Duration::from_millis(500);
 const MEMBERSHIP: Duration = Duration::from_millis(500);
 /// How often due retries are looked for, while something is parked.
 const RETRY_PACE: Duration = Duration::from_millis(100);
-/// How often partitions and old ticks are looked after.
+/// How often partitions are looked after.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Why the loop starts over with a new connection.
@@ -55,6 +55,7 @@ pub(super) struct Worker<P> {
     pub(super) outage: Outage,
     pub(super) retry_chunk: Chunk,
     pub(super) clocks: Clocks,
+    pub(super) upkeep: Upkeep,
     pub(super) diffs: Diffs,
 }
 
@@ -124,6 +125,7 @@ impl<P: Publisher> Worker<P> {
             outage: Outage::default(),
             retry_chunk: Chunk::default(),
             clocks: Clocks::default(),
+            upkeep: Upkeep::default(),
             diffs: Diffs::default(),
         }
     }
@@ -234,23 +236,9 @@ impl<P: Publisher> Worker<P> {
             changed |= self.retry_due(session).await?;
         }
         if is_due(&mut self.clocks.upkeep, UPKEEP) {
-            self.keep_up(session).await;
+            self.keep_up(session).await?;
         }
         Ok(changed)
-    }
-
-    /// Partitions and old ticks: what fails is tried again later, delivery goes on.
-    async fn keep_up(&mut self, session: &mut Session) {
-        match partition::keep_ahead(session).await {
-            Ok(0) => {}
-            Ok(made) => info!(made, "created partitions"),
-            Err(error) => {
-                warn!(cause = chain(&error), "partitions could not be created; will try again");
-            }
-        }
-        if let Err(error) = partition::delete_ticks(session).await {
-            debug!(cause = chain(&error), "old ticks could not be deleted; will try again");
-        }
     }
 
     async fn keep_ticking(&mut self, session: &mut Session) -> Result<(), SessionError> {
