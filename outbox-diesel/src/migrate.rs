@@ -47,6 +47,7 @@ pub const MIGRATIONS: &[Migration] = migrations![
     "20261130131341": "2026-11-30-131341_create_delivery",
     "20261130131429": "2026-11-30-131429_create_inbox",
     "20261130140211": "2026-11-30-140211_create_upkeep",
+    "20261130141502": "2026-11-30-141502_create_retention",
 ];
 
 /// Serialises runners; random, so that it meets no lock of the application.
