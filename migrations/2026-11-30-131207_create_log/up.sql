@@ -184,17 +184,29 @@ $$;
 COMMENT ON FUNCTION outbox.take_tick() IS 'Saves a snapshot as a tick; NULL if another session is at it. In a READ COMMITTED transaction of its own';
 
 -- Makes one leaf of the log. CREATE and ATTACH instead of PARTITION OF, which would lock the whole
--- log exclusively. The caller sets lock_timeout.
+-- log exclusively; with its indexes, so that ATTACH holds its lock on the default partition for as
+-- short as can be. The caller sets lock_timeout.
 CREATE FUNCTION outbox.create_partition(from_seq bigint, to_seq bigint) RETURNS text
 LANGUAGE plpgsql
 SECURITY DEFINER
-SET search_path = pg_catalog
+SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    leaf text := format('events_s%s', from_seq);
+    leaf     text := format('events_s%s', from_seq);
+    has_rows boolean;
 BEGIN
+    -- Detached, or left behind: nobody misses it if it is empty.
+    IF EXISTS (SELECT FROM pg_class c WHERE c.relname = leaf AND c.relkind = 'r' AND NOT c.relispartition
+                 AND c.relnamespace = 'outbox'::regnamespace) THEN
+        EXECUTE format('SELECT EXISTS (SELECT FROM outbox.%I)', leaf) INTO has_rows;
+        IF has_rows THEN
+            RAISE EXCEPTION 'table outbox.% is no partition of the log, has the name of the next one, and holds rows', leaf
+                USING HINT = 'Rename it, or move it to another schema.';
+        END IF;
+        EXECUTE format('DROP TABLE outbox.%I', leaf);
+    END IF;
     EXECUTE format(
-        'CREATE TABLE outbox.%I (LIKE outbox.events INCLUDING DEFAULTS INCLUDING GENERATED INCLUDING CONSTRAINTS INCLUDING STORAGE INCLUDING COMPRESSION)',
+        'CREATE TABLE outbox.%I (LIKE outbox.events INCLUDING DEFAULTS INCLUDING GENERATED INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)',
         leaf);
     -- Insert-only: freeze early and by inserts, so that no anti-wraparound vacuum comes later.
     EXECUTE format(
@@ -208,51 +220,6 @@ END
 $$;
 COMMENT ON FUNCTION outbox.create_partition(bigint, bigint) IS 'Creates and attaches the partition for from_seq up to below to_seq';
 REVOKE EXECUTE ON FUNCTION outbox.create_partition(bigint, bigint) FROM PUBLIC;
-
--- Keeps two ranges and two days of traffic ahead of the sequence and returns how many partitions it
--- made. A range holds about a day, 100 thousand to 20 million events, by the rate of the last day.
-CREATE FUNCTION outbox.keep_partitions_ahead() RETURNS integer
-LANGUAGE plpgsql
-SECURITY DEFINER
-SET search_path = pg_catalog
-SET lock_timeout = '200ms'
-AS $$
-DECLARE
-    reached  bigint;
-    ends     bigint;
-    per_day  bigint;
-    width    bigint;
-    made     integer := 0;
-BEGIN
-    -- Any relay does it, one at a time.
-    IF NOT pg_try_advisory_xact_lock(7810764919218962545) THEN
-        RETURN 0;
-    END IF;
-    reached := pg_sequence_last_value('outbox.event_seq');
-    SELECT coalesce(max((regexp_match(pg_get_expr(leaf.relpartbound, leaf.oid), 'TO \(''(\d+)''\)'))[1]::bigint), 0) INTO ends
-    FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
-    WHERE i.inhparent = 'outbox.events'::regclass;
-    SELECT coalesce((newest.seq_after - oldest.seq_after)
-                    / greatest(extract(epoch FROM newest.ticked_at - oldest.ticked_at), 3600) * 86400, 0)::bigint
-    INTO per_day
-    FROM (SELECT t.seq_after, t.ticked_at FROM outbox.ticks t ORDER BY t.tick DESC LIMIT 1) newest,
-         (SELECT t.seq_after, t.ticked_at FROM outbox.ticks t
-          WHERE t.tick >= ((extract(epoch FROM clock_timestamp()) - 86400) * 1000000)::bigint
-          ORDER BY t.tick LIMIT 1) oldest;
-    width := least(greatest(coalesce(per_day, 0), 100000), 20000000);
-    -- Overrun: events are going into the default partition. Start far enough above them that they
-    -- do not reach the new range while it is being attached.
-    ends := greatest(ends, CASE WHEN reached >= ends THEN reached + width END);
-    WHILE ends - reached < greatest(2 * width, 2 * coalesce(per_day, 0)) LOOP
-        PERFORM outbox.create_partition(ends, ends + width);
-        ends := ends + width;
-        made := made + 1;
-    END LOOP;
-    RETURN made;
-END
-$$;
-COMMENT ON FUNCTION outbox.keep_partitions_ahead() IS 'Creates the partitions that the next two days need; returns their number';
-REVOKE EXECUTE ON FUNCTION outbox.keep_partitions_ahead() FROM PUBLIC;
 
 -- A business transaction never fails for want of a partition.
 CREATE TABLE outbox.events_default PARTITION OF outbox.events DEFAULT;

@@ -46,7 +46,9 @@ pub const MIGRATIONS: &[Migration] = migrations![
     "20261130131207": "2026-11-30-131207_create_log",
     "20261130131341": "2026-11-30-131341_create_delivery",
     "20261130131429": "2026-11-30-131429_create_inbox",
+    "20261130140211": "2026-11-30-140211_create_upkeep",
     "20261130140533": "2026-11-30-140533_create_operations",
+    "20261130141502": "2026-11-30-141502_create_retention",
 ];
 
 /// Serialises runners; random, so that it meets no lock of the application.

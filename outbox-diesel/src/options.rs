@@ -21,6 +21,8 @@ pub struct RelayOptions {
     pub(crate) settle_interval: Duration,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) retry: RetryOptions,
+    pub(crate) retention: Duration,
+    pub(crate) purge_after: Option<Duration>,
 }
 
 impl Default for RelayOptions {
@@ -37,6 +39,8 @@ impl Default for RelayOptions {
             settle_interval: Duration::from_millis(100),
             shutdown_timeout: Duration::from_secs(10),
             retry: RetryOptions::default(),
+            retention: Duration::from_secs(7 * 24 * 3600),
+            purge_after: None,
         }
     }
 }
@@ -121,6 +125,31 @@ impl RelayOptions {
     #[must_use]
     pub fn retry(mut self, retry: RetryOptions) -> Self {
         self.retry = retry;
+        self
+    }
+
+    /// How long events are kept at least, for replay and for subscriptions to come; dedup keys are
+    /// unique for as long. Events go by whole partitions, of about a day each, and only when every
+    /// subscription has passed them. Default: 7 days.
+    #[must_use]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Deletes events of this age one by one, once every subscription has passed them: for those
+    /// who must not keep data until its partition goes. Their space comes back with it or by
+    /// vacuum. Default: off.
+    #[must_use]
+    pub fn purge_after(mut self, age: Duration) -> Self {
+        self.purge_after = Some(age);
+        self
+    }
+
+    /// Deletes events by whole partitions only. That is the default.
+    #[must_use]
+    pub fn no_purge(mut self) -> Self {
+        self.purge_after = None;
         self
     }
 

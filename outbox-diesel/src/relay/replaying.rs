@@ -86,6 +86,17 @@ impl<P: Publisher> Worker<P> {
                     reach = first - 1;
                     break;
                 }
+                Attempt::Panicked(reason) => {
+                    self.raise_epochs(session).await?;
+                    // The first one alone: the others have their turn in the next pass.
+                    reach = first;
+                    if messages.len() == 1 {
+                        let verdict = [Verdict::Rejected(reason)];
+                        messages = take_in(messages, &verdict, &mut outcomes);
+                    } else {
+                        messages.truncate(1);
+                    }
+                }
                 Attempt::Receipt(receipt) => {
                     let before = messages.len();
                     messages = take_in(messages, receipt.verdicts(), &mut outcomes);

@@ -13,6 +13,7 @@ use super::reader::{Reader, Step};
 use super::replaying::Replaying;
 use super::shard::Shard;
 use super::startup::{self, Refusal};
+use super::upkeep::Upkeep;
 use crate::lease::{self, Identity, Leases};
 use crate::message::{Chunk, SHARDS};
 use crate::options::RelayOptions;
@@ -31,7 +32,7 @@ const MEMBERSHIP: Duration = Duration::from_millis(500);
 const RETRY_PACE: Duration = Duration::from_millis(100);
 /// How often what is parked is compared with the memory of it, even if no operator said so.
 const RECHECK: Duration = Duration::from_secs(30);
-/// How often partitions and old ticks are looked after.
+/// How often partitions are looked after.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Why the loop starts over with a new connection.
@@ -57,12 +58,11 @@ pub(super) struct Worker<P> {
     pub(super) outage: Outage,
     pub(super) retry_chunk: Chunk,
     pub(super) clocks: Clocks,
+    pub(super) upkeep: Upkeep,
     pub(super) diffs: Diffs,
     /// How many events to publish at once: fewer after a panic of the publisher, until the event
     /// is found at which it panics.
     pub(super) width: usize,
-    /// What was last wrong with the partitions.
-    pub(super) upkeep_trouble: Option<String>,
     pub(super) replaying: Replaying,
     /// Raised by operators: the one last heeded.
     pub(super) revision: i64,
@@ -137,9 +137,9 @@ impl<P: Publisher> Worker<P> {
             outage: Outage::default(),
             retry_chunk: Chunk::default(),
             clocks: Clocks::default(),
+            upkeep: Upkeep::default(),
             diffs: Diffs::default(),
             width: usize::MAX,
-            upkeep_trouble: None,
             replaying: Replaying::default(),
             revision: 0,
         }
