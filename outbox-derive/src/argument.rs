@@ -7,6 +7,7 @@ use syn::spanned::Spanned;
 use syn::{Expr, ExprLit, Lit, LitStr, Path, Token};
 
 use crate::name;
+use crate::style::{self, Style};
 
 /// All mistakes of one derive; they are reported together.
 #[derive(Default)]
@@ -94,6 +95,38 @@ impl Argument {
             let message = format!("a version is an integer from 1 to 32767; write `{form}`");
             syn::Error::new_spanned(value, message)
         })
+    }
+
+    pub(crate) fn style(self) -> syn::Result<Style> {
+        let Given::Value(value) = &self.given else { return Err(self.wrong()) };
+        let word = self.string(value)?;
+        Style::of_word(&word.value()).ok_or_else(|| {
+            let words = style::WORDS.map(|(word, _)| word);
+            let meant = match name::closest(&word.value(), words) {
+                Some(meant) => format!(", did you mean `\"{meant}\"`?"),
+                None => ";".to_owned(),
+            };
+            let (word, all) = (word.value(), words.join("\"`, `\""));
+            let message = format!("unknown style `{word}`{meant} there are `\"{all}\"`");
+            syn::Error::new_spanned(value, message)
+        })
+    }
+
+    /// A number of bytes, or a constant expression that is one.
+    pub(crate) fn limit(self) -> syn::Result<Expr> {
+        let Given::Value(value) = &self.given else { return Err(self.wrong()) };
+        let valid = match ungrouped(value) {
+            Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => {
+                number.base10_parse::<u64>().is_ok_and(|bytes| bytes > 0)
+            }
+            Expr::Lit(_) | Expr::Unary(_) => false,
+            _ => true,
+        };
+        if valid {
+            return Ok(value.clone());
+        }
+        let message = format!("`payload_limit` is a number of bytes from 1; write `{}`", self.form);
+        Err(syn::Error::new_spanned(value, message))
     }
 
     pub(crate) fn path(self) -> syn::Result<Path> {

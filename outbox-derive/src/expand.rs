@@ -2,14 +2,16 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
+use syn::spanned::Spanned;
 use syn::{DeriveInput, Generics, Path};
 
 use crate::argument::Errors;
 use crate::attr::{self, Options};
-use crate::body::{Methods, local, source};
+use crate::body::Methods;
 use crate::bounds;
 use crate::case::Case;
 use crate::check::Event;
+use crate::value::{local, source};
 
 /// ```text
 /// const _: () = {
@@ -72,8 +74,14 @@ pub(crate) fn event(event: &Event<'_>) -> TokenStream {
             fn headers(&self, #headers: &mut #krate::Headers) { #body }
         }
     });
-    let payload_limit = methods.some(|_| false).then(|| {
-        let body = methods.each("payload_limit", |_| &[], |_, _| quote!(#krate::PAYLOAD_LIMIT));
+    let payload_limit = methods.some(|case| case.payload_limit.is_some()).then(|| {
+        let body = methods.constant("payload_limit", |case| {
+            let library = || quote!(#krate::PAYLOAD_LIMIT);
+            case.payload_limit.map_or_else(library, |limit| {
+                // Constant, so that it cannot read the event.
+                quote_spanned!(limit.span()=> const { #limit })
+            })
+        });
         quote! {
             fn payload_limit(&self) -> #private::usize { #body }
         }

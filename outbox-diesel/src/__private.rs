@@ -19,10 +19,10 @@ pub struct OptionalRef;
 /// What can be an id, a key or a header. The compiler infers `Kind`, so that an `Option` is seen
 /// as one behind any alias.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be the id, the key or a header of an event",
-    label = "neither this nor an `Option` of it implements `Display`",
-    note = "implement `std::fmt::Display` for it, or name what has it, \
-            as in `#[outbox(aggregate_id = self.id.0)]`"
+    message = "this field or expression cannot be an id, a key or a header: `{Self}` has no text",
+    label = "`{Self}` does not implement `Display`",
+    note = "implement `std::fmt::Display` for the type (of an `Option`: for what it holds), or name \
+            what has it, as in `#[outbox(aggregate_id = self.id.0)]`"
 )]
 pub trait Value<Kind> {
     fn display(&self) -> Option<&dyn Display>;

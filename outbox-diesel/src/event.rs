@@ -1,6 +1,8 @@
 //! What an event is: [`OutboxEvent`], which `#[derive(OutboxEvent)]` implements.
 
 use std::borrow::Cow;
+use std::rc::Rc;
+use std::sync::Arc;
 
 /// Default of [`OutboxEvent::payload_limit`]: 1 MiB. Brokers and consumers buffer whole events.
 pub const PAYLOAD_LIMIT: usize = 1024 * 1024;
@@ -164,32 +166,42 @@ impl<E: OutboxEvent> OutboxEvent for WithHeader<E> {
     }
 }
 
-impl<E: OutboxEvent + ?Sized> OutboxEvent for &E {
-    fn aggregate_type(&self) -> &str {
-        (**self).aggregate_type()
-    }
-    fn aggregate_id(&self) -> Result<Cow<'_, str>, MissingAggregateId> {
-        (**self).aggregate_id()
-    }
-    fn event_type(&self) -> &str {
-        (**self).event_type()
-    }
-    fn event_version(&self) -> i16 {
-        (**self).event_version()
-    }
-    fn topic(&self) -> &str {
-        (**self).topic()
-    }
-    fn dedup_key(&self) -> Option<Cow<'_, str>> {
-        (**self).dedup_key()
-    }
-    fn headers(&self, headers: &mut Headers) {
-        (**self).headers(headers);
-    }
-    fn payload_limit(&self) -> usize {
-        (**self).payload_limit()
-    }
-    fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
-        (**self).write_payload(json)
-    }
+/// A pointer to an event is that event.
+macro_rules! event_behind {
+    ($($pointer:ty),*) => {
+        $(
+            #[diagnostic::do_not_recommend]
+            impl<E: OutboxEvent + ?Sized> OutboxEvent for $pointer {
+                fn aggregate_type(&self) -> &str {
+                    (**self).aggregate_type()
+                }
+                fn aggregate_id(&self) -> Result<Cow<'_, str>, MissingAggregateId> {
+                    (**self).aggregate_id()
+                }
+                fn event_type(&self) -> &str {
+                    (**self).event_type()
+                }
+                fn event_version(&self) -> i16 {
+                    (**self).event_version()
+                }
+                fn topic(&self) -> &str {
+                    (**self).topic()
+                }
+                fn dedup_key(&self) -> Option<Cow<'_, str>> {
+                    (**self).dedup_key()
+                }
+                fn headers(&self, headers: &mut Headers) {
+                    (**self).headers(headers);
+                }
+                fn payload_limit(&self) -> usize {
+                    (**self).payload_limit()
+                }
+                fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+                    (**self).write_payload(json)
+                }
+            }
+        )*
+    };
 }
+
+event_behind!(&E, Box<E>, Arc<E>, Rc<E>);
