@@ -121,4 +121,32 @@ const _: () = {
             ::outbox_diesel::__private::write_payload(json, self)
         }
     }
+    #[automatically_derived]
+    impl ::outbox_diesel::describe::DescribedEvent for OrderEvent {
+        const EVENTS: &'static [::outbox_diesel::describe::Described] = &[
+            ::outbox_diesel::describe::Described::Event(
+                ::outbox_diesel::describe::EventDescription::new(
+                        "order.created",
+                        1i16,
+                        "order",
+                    )
+                    .headers(&["shop"])
+                    .variant("Created"),
+            ),
+            ::outbox_diesel::describe::Described::Event(
+                ::outbox_diesel::describe::EventDescription::new(
+                        "order.cancelled",
+                        1i16,
+                        "order",
+                    )
+                    .headers(&["shop", "reason"])
+                    .variant("Cancelled"),
+            ),
+            ::outbox_diesel::describe::Described::Delegated {
+                variant: "Paid",
+                events: <OrderPaid as ::outbox_diesel::describe::DescribedEvent>::EVENTS,
+                headers: &["shop"],
+            },
+        ];
+    }
 };

@@ -27,4 +27,16 @@ const _: () = {
             ::outbox_diesel::__private::write_payload(json, self)
         }
     }
+    #[automatically_derived]
+    impl ::outbox_diesel::describe::DescribedEvent for OrderCreated {
+        const EVENTS: &'static [::outbox_diesel::describe::Described] = &[
+            ::outbox_diesel::describe::Described::Event(
+                ::outbox_diesel::describe::EventDescription::new(
+                    "order.created",
+                    1i16,
+                    "order",
+                ),
+            ),
+        ];
+    }
 };

@@ -69,4 +69,21 @@ const _: () = {
             platform::outbox::__private::write_payload(json, self)
         }
     }
+    #[automatically_derived]
+    impl<T> platform::outbox::describe::DescribedEvent for OrderPaid<T>
+    where
+        T: Clone,
+    {
+        const EVENTS: &'static [platform::outbox::describe::Described] = &[
+            platform::outbox::describe::Described::Event(
+                platform::outbox::describe::EventDescription::new(
+                        "order.paid",
+                        2i16,
+                        "order",
+                    )
+                    .topic("orders")
+                    .headers(&["source", "id"]),
+            ),
+        ];
+    }
 };

@@ -6,7 +6,7 @@ use syn::parse::ParseStream;
 use syn::spanned::Spanned;
 use syn::{Attribute, Expr, Ident, LitStr, Meta, Path, Token};
 
-use crate::argument::{Argument, Errors, Header, Source};
+use crate::argument::{Argument, Errors, Header, Source, Upcast};
 use crate::name;
 use crate::style::Style;
 
@@ -39,6 +39,7 @@ const OPTIONS: &[(&str, &str, &[Place])] = &[
     ("event_type", r#"event_type = "order.created""#, &[Struct, Variant]),
     ("rename_all", r#"rename_all = "snake_case""#, &[Struct, Enum]),
     ("version", "version = 2", &[Struct, Enum, Variant]),
+    ("upcast", "upcast(1 = OrderCreatedV1)", &[Struct, Variant]),
     ("aggregate_id", r#"aggregate_id = "field""#, &[Struct, Enum, Variant]),
     ("aggregate_id", "aggregate_id", &[Field]),
     ("dedup_key", r#"dedup_key = "field""#, &[Struct, Enum, Variant]),
@@ -64,6 +65,7 @@ pub(crate) struct Options {
     pub(crate) event_type: Option<LitStr>,
     pub(crate) rename_all: Option<Style>,
     pub(crate) version: Option<i16>,
+    pub(crate) upcasts: Vec<Upcast>,
     pub(crate) payload_limit: Option<Expr>,
     pub(crate) aggregate_id: Option<Source>,
     pub(crate) dedup_key: Option<Source>,
@@ -164,6 +166,7 @@ impl Options {
             ("event_type", _) => self.event_type = Some(argument.name(errors)?),
             ("rename_all", _) => self.rename_all = Some(argument.style()?),
             ("version", _) => self.version = Some(argument.version()?),
+            ("upcast", _) => self.upcasts = argument.upcasts()?,
             ("payload_limit", _) => self.payload_limit = Some(argument.limit()?),
             ("crate", _) => self.krate = Some(argument.path()?),
             ("header", Field) => self.headers.push(argument.header_of_field(errors)?),

@@ -4,7 +4,7 @@ use proc_macro2::Span;
 use syn::ext::IdentExt;
 use syn::{Expr, Ident, LitStr, Member};
 
-use crate::argument::{Errors, Header, Source};
+use crate::argument::{Errors, Header, Source, Upcast};
 use crate::ast::Field;
 use crate::attr::Options;
 use crate::name;
@@ -17,6 +17,7 @@ pub(crate) struct Case<'a> {
     pub(crate) topic: Option<String>,
     pub(crate) event_type: String,
     pub(crate) version: i16,
+    pub(crate) upcasts: &'a [Upcast],
     /// `None` is the library's.
     pub(crate) payload_limit: Option<&'a Expr>,
     /// The parts in order; never empty.
@@ -62,6 +63,7 @@ impl<'a> Written<'a> {
             topic,
             event_type,
             version,
+            upcasts: self.upcasts(version, errors),
             payload_limit,
             aggregate_id,
             dedup_key,
@@ -87,6 +89,25 @@ impl<'a> Written<'a> {
             errors.push(self.ident.span(), message);
         }
         event_type
+    }
+
+    fn upcasts(&self, version: i16, errors: &mut Errors) -> &'a [Upcast] {
+        let upcasts = &self.options.upcasts;
+        for (index, upcast) in upcasts.iter().enumerate() {
+            let old = upcast.version;
+            if old >= version {
+                let message = format!(
+                    "an upcast is from an older version, and `{}` is version {version}; \
+                     write `#[outbox(version = {})]`",
+                    self.ident,
+                    i32::from(old) + 1
+                );
+                errors.push(upcast.span, message);
+            } else if upcasts[..index].iter().any(|known| known.version == old) {
+                errors.push(upcast.span, format!("version {old} is given twice; keep one"));
+            }
+        }
+        upcasts
     }
 
     fn require_aggregate_id(&self, outer: &Options, errors: &mut Errors) {

@@ -11,12 +11,15 @@ use crate::body::Methods;
 use crate::bounds;
 use crate::case::Case;
 use crate::check::Event;
+use crate::describe;
 use crate::value::{local, source};
 
 /// ```text
 /// const _: () = {
 ///     #[automatically_derived]
 ///     impl outbox_diesel::OutboxEvent for OrderCreated { .. }
+///     #[automatically_derived]
+///     impl outbox_diesel::describe::DescribedEvent for OrderCreated { .. }
 /// };
 /// ```
 ///
@@ -108,7 +111,13 @@ pub(crate) fn event(event: &Event<'_>) -> TokenStream {
             #private::write_payload(#json, #value)
         }
     };
-    implementation(&krate, written.original, &bounds::bounded(event, &krate), &items)
+    let described = describe::items(event, &krate);
+    let generics = bounds::described(event, &krate);
+    implementations(
+        written.original,
+        (quote!(#krate::OutboxEvent), &bounds::bounded(event, &krate), items),
+        (quote!(#krate::describe::DescribedEvent), &generics, described),
+    )
 }
 
 /// The mistakes, and an implementation that spares the user further errors about its absence.
@@ -132,29 +141,39 @@ pub(crate) fn fallback(input: &DeriveInput, mistakes: &syn::Error) -> TokenStrea
         }
     };
     let mistakes = mistakes.to_compile_error();
-    let stand_in = implementation(&krate, input, &input.generics, &items);
+    let described = quote!(const EVENTS: &'static [#krate::describe::Described] = &[];);
+    let stand_in = implementations(
+        input,
+        (quote!(#krate::OutboxEvent), &input.generics, items),
+        (quote!(#krate::describe::DescribedEvent), &input.generics, described),
+    );
     quote!(#mistakes #stand_in)
 }
 
-fn implementation(
-    krate: &TokenStream,
+/// A trait, the generics of its implementation, and the items.
+type Implementation<'a> = (TokenStream, &'a Generics, TokenStream);
+
+fn implementations(
     input: &DeriveInput,
-    generics: &Generics,
-    items: &TokenStream,
+    event: Implementation<'_>,
+    described: Implementation<'_>,
 ) -> TokenStream {
     let ident = &input.ident;
-    let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
     // The type's users are to be warned, not its own implementation.
     let deprecated = input.attrs.iter().any(|attribute| attribute.path().is_ident("deprecated"));
     let lints = deprecated.then(|| quote!(#[allow(deprecated)]));
-    quote! {
-        const _: () = {
+    let both = [event, described].map(|(of, generics, items)| {
+        let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
+        quote! {
             #[automatically_derived]
             #lints
-            impl #impl_generics #krate::OutboxEvent for #ident #ty_generics #where_clause {
+            impl #impl_generics #of for #ident #ty_generics #where_clause {
                 #items
             }
-        };
+        }
+    });
+    quote! {
+        const _: () = { #(#both)* };
     }
 }
 

@@ -13,6 +13,7 @@ mod check;
 mod value;
 mod body;
 mod bounds;
+mod describe;
 mod expand;
 
 #[cfg(test)]
@@ -21,7 +22,7 @@ mod snapshot;
 use proc_macro2::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
 
-/// Implements `OutboxEvent` for a struct or an enum.
+/// Implements `OutboxEvent`, and `DescribedEvent`, for a struct or an enum.
 ///
 /// The payload is what serde makes of the value, so the type derives `serde::Serialize` as well.
 /// Everything else is said in `#[outbox(...)]`:
@@ -73,6 +74,7 @@ use syn::{DeriveInput, parse_macro_input};
 /// | `event_type` | struct, variant | name | [see below](#default-event-types) | `event_type = "order.created"` |
 /// | `rename_all` | struct, enum | style | `"snake_case"` | `rename_all = "kebab-case"` |
 /// | `version` | struct, enum, variant | 1 to 32767 | 1 | `version = 2` |
+/// | `upcast` | struct, variant | versions and types | | `upcast(1 = OrderCreatedV1)` |
 /// | `topic` | struct, enum, variant | name | the aggregate | `topic = "orders"` |
 /// | `dedup_key` | struct, enum, variant | source | no key | `dedup_key("tenant", "request")` |
 /// | `dedup_key` | field | | | `dedup_key` |
@@ -95,6 +97,8 @@ use syn::{DeriveInput, parse_macro_input};
 /// - `delegate` is for a variant with one unnamed field that is an event itself. That event says
 ///   everything but the payload, which remains what serde makes of the enum; headers of the enum
 ///   come on top.
+/// - `upcast` reads payloads of older versions as this one: the old type implements
+///   `serde::Deserialize`, and this one `From` it. Only decoding an event set uses it.
 /// - `crate` is where `outbox_diesel` is found, when it is renamed or re-exported: the compiler
 ///   then says that it could not find `outbox_diesel` in the list of imported crates.
 ///

@@ -121,3 +121,22 @@ impl fmt::Write for Escaped<'_> {
         Ok(())
     }
 }
+
+/// What an older version becomes. `From` itself would list every other type that has it.
+#[diagnostic::on_unimplemented(
+    message = "`{Old}` cannot become `{Self}`",
+    label = "this older version has no way to today's",
+    note = "write `impl From<{Old}> for {Self}`, and add `#[derive(serde::Deserialize)]` to `{Old}`"
+)]
+pub trait Upcast<Old>: Sized {
+    /// # Errors
+    /// What serde says if the payload has another shape.
+    fn from_payload(payload: &[u8]) -> Result<Self, serde_json::Error>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<Old: serde::de::DeserializeOwned, New: From<Old>> Upcast<Old> for New {
+    fn from_payload(payload: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice::<Old>(payload).map(New::from)
+    }
+}

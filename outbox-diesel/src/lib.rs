@@ -7,6 +7,8 @@ mod error;
 #[cfg(feature = "relay")]
 mod options;
 mod event;
+pub mod describe;
+pub mod event_set;
 #[cfg(feature = "emit")]
 pub mod snapshot;
 #[cfg(feature = "emit")]
@@ -51,6 +53,7 @@ pub use emit::AsyncEmit;
 pub use emit::{Emit, Emitted};
 pub use error::{EmitError, TextProblem};
 pub use event::{Headers, MissingAggregateId, OutboxEvent, PAYLOAD_LIMIT, WithHeader};
+pub use event_set::{DecodeError, Decoded, EventSet};
 #[cfg(feature = "relay")]
 pub use options::{InvalidOptions, RelayOptions, RetryOptions};
 pub use outbox_derive::OutboxEvent;

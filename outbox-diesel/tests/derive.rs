@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use outbox_diesel::describe::{Described, DescribedEvent};
 use outbox_diesel::{Headers, MissingAggregateId, OutboxEvent};
 use serde::Serialize;
 
@@ -327,6 +328,9 @@ fn a_delegating_variant_has_the_payload_limit_of_its_inner_event() {
         fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
             serde_json::to_writer(json, self)
         }
+    }
+    impl DescribedEvent for Small {
+        const EVENTS: &'static [Described] = &[];
     }
     #[derive(Serialize, OutboxEvent)]
     #[outbox(aggregate = "any", aggregate_id = { 1 })]

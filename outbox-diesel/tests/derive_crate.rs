@@ -33,6 +33,35 @@ mod platform {
             -> Result<(), __private::serde_json::Error>;
         }
 
+        pub mod describe {
+            pub trait DescribedEvent {
+                const EVENTS: &'static [Described];
+            }
+            pub enum Described {
+                Event(EventDescription),
+                Delegated {
+                    variant: &'static str,
+                    events: &'static [Described],
+                    headers: &'static [u8],
+                },
+            }
+            pub struct EventDescription(pub &'static str);
+            impl EventDescription {
+                pub const fn new(event_type: &'static str, _: i16, _: &str) -> Self {
+                    Self(event_type)
+                }
+                pub const fn topic(self, _: &str) -> Self {
+                    self
+                }
+                pub const fn headers(self, _: &[&str]) -> Self {
+                    self
+                }
+                pub const fn variant(self, _: &str) -> Self {
+                    self
+                }
+            }
+        }
+
         pub mod __private {
             pub use core::primitive::{i16, str, u8, usize};
             pub use core::{option::Option, result::Result};
@@ -96,6 +125,17 @@ mod app {
 #[test]
 fn the_crate_option_replaces_every_path_to_the_library() {
     use platform::outbox::{Headers, OutboxEvent};
+
+    use platform::outbox::describe::{Described, DescribedEvent};
+
+    let [Described::Delegated { variant: "Created", events: [created], headers: [] }, paid] =
+        app::Event::EVENTS
+    else {
+        panic!("a delegated event and an own one")
+    };
+    for (described, event_type) in [(created, "order.created"), (paid, "order.paid")] {
+        assert!(matches!(described, Described::Event(event) if event.0 == event_type));
+    }
 
     let created = app::Event::Created(app::Created { id: 7 });
     let mut headers = Headers(Vec::new());
