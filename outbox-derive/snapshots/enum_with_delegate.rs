@@ -111,6 +111,15 @@ const _: () = {
                 }
             }
         }
+        fn serialize_writers(&self) -> ::outbox_diesel::__private::bool {
+            match *self {
+                Self::Created { .. } => false,
+                Self::Cancelled { .. } => false,
+                Self::Paid(ref inner) => {
+                    ::outbox_diesel::OutboxEvent::serialize_writers(inner)
+                }
+            }
+        }
         fn write_payload(
             &self,
             json: &mut ::outbox_diesel::__private::Vec<::outbox_diesel::__private::u8>,

@@ -48,6 +48,7 @@ const OPTIONS: &[(&str, &str, &[Place])] = &[
     ("header", r#"header = "name""#, &[Field]),
     ("header", "header", &[Field]),
     ("payload_limit", "payload_limit = 4096", &[Struct, Enum, Variant]),
+    ("serialize_writers", "serialize_writers", &[Struct, Enum, Variant]),
     ("delegate", "delegate", &[Variant]),
     ("crate", r#"crate = "path::to::outbox_diesel""#, &[Struct, Enum]),
 ];
@@ -180,7 +181,7 @@ impl Options {
                 self.aggregate_id = Some(argument.source()?);
             }
             ("dedup_key", Struct | Enum | Variant) => self.dedup_key = Some(argument.source()?),
-            // A field marked as id or key, and `delegate`: being given is all they say.
+            // A field marked as id or key, and flags: being given is all they say.
             _ => argument.nothing()?,
         }
         Ok(())

@@ -20,6 +20,7 @@ pub(crate) struct Case<'a> {
     pub(crate) upcasts: &'a [Upcast],
     /// `None` is the library's.
     pub(crate) payload_limit: Option<&'a Expr>,
+    pub(crate) serialize_writers: bool,
     /// The parts in order; never empty.
     pub(crate) aggregate_id: Vec<Value<'a>>,
     /// The parts in order; empty when there is no key.
@@ -58,6 +59,9 @@ impl<'a> Written<'a> {
         self.require_aggregate_id(outer, errors);
         let headers = self.headers(errors);
         let payload_limit = self.options.payload_limit.as_ref().or(outer.payload_limit.as_ref());
+        let serialize_writers = [self.options, outer]
+            .iter()
+            .any(|options| options.given("serialize_writers").is_some());
         Case {
             aggregate,
             topic,
@@ -65,6 +69,7 @@ impl<'a> Written<'a> {
             version,
             upcasts: self.upcasts(version, errors),
             payload_limit,
+            serialize_writers,
             aggregate_id,
             dedup_key,
             headers,

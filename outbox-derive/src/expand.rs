@@ -89,6 +89,12 @@ pub(crate) fn event(event: &Event<'_>) -> TokenStream {
             fn payload_limit(&self) -> #private::usize { #body }
         }
     });
+    let serialize_writers = methods.some(|case| case.serialize_writers).then(|| {
+        let body = methods.constant("serialize_writers", |case| case.serialize_writers);
+        quote! {
+            fn serialize_writers(&self) -> #private::bool { #body }
+        }
+    });
     // On the type's name, where a missing `Serialize` is to be mended.
     let value = quote_spanned!(written.original.ident.span().resolved_at(Span::call_site())=> self);
     let items = quote! {
@@ -104,6 +110,7 @@ pub(crate) fn event(event: &Event<'_>) -> TokenStream {
         #dedup_key
         #set_headers
         #payload_limit
+        #serialize_writers
         fn write_payload(
             &self,
             #json: &mut #private::Vec<#private::u8>,

@@ -81,6 +81,7 @@ use syn::{DeriveInput, parse_macro_input};
 /// | `header` | struct, enum, variant; repeatable | name and expression | | `header("tenant" = self.tenant)` |
 /// | `header` | field | name | the field's name | `header = "tenant"` |
 /// | `payload_limit` | struct, enum, variant | bytes | `PAYLOAD_LIMIT`, 1 MiB | `payload_limit = 4096` |
+/// | `serialize_writers` | struct, enum, variant | | no lock | `serialize_writers` |
 /// | `delegate` | variant | | | `delegate` |
 /// | `crate` | struct, enum | path | `::outbox_diesel` | `crate = "platform::outbox_diesel"` |
 ///
@@ -97,6 +98,8 @@ use syn::{DeriveInput, parse_macro_input};
 /// - `delegate` is for a variant with one unnamed field that is an event itself. That event says
 ///   everything but the payload, which remains what serde makes of the enum; headers of the enum
 ///   come on top.
+/// - `serialize_writers` makes emit wait for other transactions that emitted for the same
+///   aggregate: see `OutboxEvent::serialize_writers`.
 /// - `upcast` reads payloads of older versions as this one: the old type implements
 ///   `serde::Deserialize`, and this one `From` it. Only decoding an event set uses it.
 /// - `crate` is where `outbox_diesel` is found, when it is renamed or re-exported: the compiler

@@ -1,6 +1,6 @@
 //! What the expansion of `#[derive(OutboxEvent)]` names. Not public API.
 
-pub use core::primitive::{i16, str, u8, usize};
+pub use core::primitive::{bool, i16, str, u8, usize};
 pub use core::{option::Option, result::Result, stringify};
 pub use std::{borrow::Cow, fmt::Display, vec::Vec};
 

@@ -4,9 +4,11 @@
 //! pool guards. Import the one that fits the connection.
 
 mod insert;
+mod lock;
 pub(crate) mod row;
 
 use std::collections::HashMap;
+use std::slice;
 
 use diesel::connection::{LoadConnection, TransactionManager as _};
 use diesel::pg::Pg;
@@ -47,7 +49,8 @@ const IS_USABLE: &str = "SELECT 1";
 pub trait Emit: LoadConnection<Backend = Pg> {
     /// Emits one event in the current transaction.
     ///
-    /// One statement, prepared once per connection. The event becomes visible to the relay when
+    /// One statement, prepared once per connection (and one more before it where the event type asks
+    /// for a lock, [`OutboxEvent::serialize_writers`]). The event becomes visible to the relay when
     /// the transaction commits, and never if it (or a savepoint around the emit) rolls back.
     /// Emit after locking the aggregate (`SELECT … FOR UPDATE`, or the `UPDATE` itself), so that
     /// events of one aggregate are published in the order of its changes.
@@ -59,6 +62,9 @@ pub trait Emit: LoadConnection<Backend = Pg> {
     fn emit<E: OutboxEvent + ?Sized>(&mut self, event: &E) -> Result<Emitted, EmitError> {
         check_transaction(self)?;
         let row = Row::new(event)?;
+        if let Some(lock) = lock::writers(slice::from_ref(&row)) {
+            self.execute_returning_count(&lock)?;
+        }
         loop {
             let inserted = match insert::one(&row) {
                 OneOf::Plain(insert) => self.execute_returning_count(&insert)?,
@@ -85,6 +91,9 @@ pub trait Emit: LoadConnection<Backend = Pg> {
     fn emit_all<E: OutboxEvent>(&mut self, events: &[E]) -> Result<Vec<Emitted>, EmitError> {
         check_transaction(self)?;
         let rows = rows(events)?;
+        if let Some(lock) = lock::writers(&rows) {
+            self.execute_returning_count(&lock)?;
+        }
         let mut taken = Taken::default();
         let mut left: Vec<&Row> = rows.iter().collect();
         while !left.is_empty() {
@@ -172,6 +181,9 @@ mod asynchronous {
             async move {
                 check_transaction_async(self).await?;
                 let row = row?;
+                if let Some(lock) = lock::writers(slice::from_ref(&row)) {
+                    RunQueryDsl::execute(lock, self).await?;
+                }
                 loop {
                     let inserted = match insert::one(&row) {
                         OneOf::Plain(insert) => RunQueryDsl::execute(insert, self).await?,
@@ -206,6 +218,9 @@ mod asynchronous {
             async move {
                 check_transaction_async(self).await?;
                 let rows = rows?;
+                if let Some(lock) = lock::writers(&rows) {
+                    RunQueryDsl::execute(lock, self).await?;
+                }
                 let mut taken = Taken::default();
                 let mut left: Vec<&Row> = rows.iter().collect();
                 while !left.is_empty() {

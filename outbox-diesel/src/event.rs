@@ -61,6 +61,27 @@ pub trait OutboxEvent {
         PAYLOAD_LIMIT
     }
 
+    /// Whether emit takes a lock on the aggregate, held until the transaction ends. Default: no.
+    ///
+    /// Events of one aggregate come out in the order of its changes only if its writers wait for
+    /// each other. Most applications see to that: they lock the aggregate's row (`SELECT … FOR
+    /// UPDATE`, or the `UPDATE` itself) and emit afterwards. Where there is no such row, the lock
+    /// of emit takes its place: whoever emits second waits until the first one's transaction ends,
+    /// so a later event never commits first. It is an advisory transaction lock, in `pg_locks`
+    /// under class 1869968482.
+    ///
+    /// The lock makes writers wait for each other, and so it can make them wait in a circle:
+    /// - One `emit_all` takes its locks in one order, so two of them cannot.
+    /// - Several emits in one transaction can: one that emits for A and then B, and another for B
+    ///   and then A. PostgreSQL ends one of them with an error (`deadlock detected`); its
+    ///   transaction must be run again. Emit for several aggregates in one `emit_all`, or always
+    ///   in the same order, for example by id.
+    /// - The same holds between this lock and row locks: take both in the same order everywhere.
+    ///   Emitting last in a transaction, after its row locks, is such an order.
+    fn serialize_writers(&self) -> bool {
+        false
+    }
+
     /// Appends the payload, one JSON value, exactly as serde serialises the event.
     ///
     /// # Errors
@@ -161,6 +182,9 @@ impl<E: OutboxEvent> OutboxEvent for WithHeader<E> {
     fn payload_limit(&self) -> usize {
         self.event.payload_limit()
     }
+    fn serialize_writers(&self) -> bool {
+        self.event.serialize_writers()
+    }
     fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
         self.event.write_payload(json)
     }
@@ -195,6 +219,9 @@ macro_rules! event_behind {
                 }
                 fn payload_limit(&self) -> usize {
                     (**self).payload_limit()
+                }
+                fn serialize_writers(&self) -> bool {
+                    (**self).serialize_writers()
                 }
                 fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
                     (**self).write_payload(json)

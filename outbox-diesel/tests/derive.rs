@@ -474,6 +474,33 @@ fn payload_limits_are_set_by_type_and_by_variant() {
 }
 
 #[test]
+fn writers_are_serialised_where_type_variant_or_inner_event_says_so() {
+    #[derive(Serialize, OutboxEvent)]
+    #[outbox(aggregate = "account", aggregate_id = { 1 }, serialize_writers)]
+    struct Moved;
+    #[derive(Serialize, OutboxEvent)]
+    #[outbox(aggregate = "account", aggregate_id = { 1 })]
+    enum AccountEvent {
+        Opened,
+        #[outbox(serialize_writers)]
+        Closed,
+        #[outbox(delegate)]
+        Moved(Moved),
+    }
+    #[derive(Serialize, OutboxEvent)]
+    #[outbox(aggregate = "account", aggregate_id = { 1 }, serialize_writers)]
+    enum All {
+        Opened,
+    }
+    assert!(Moved.serialize_writers());
+    assert!(!AccountEvent::Opened.serialize_writers());
+    assert!(AccountEvent::Closed.serialize_writers());
+    assert!(AccountEvent::Moved(Moved).serialize_writers());
+    assert!(All::Opened.serialize_writers());
+    assert!(Box::new(Moved.with_header("n", "v")).serialize_writers());
+}
+
+#[test]
 fn a_pointer_to_an_event_is_that_event() {
     fn all(event: &impl OutboxEvent) -> (String, String, String) {
         (event.event_type().to_owned(), id(event), payload(event))

@@ -29,6 +29,7 @@ mod platform {
             fn payload_limit(&self) -> usize {
                 8
             }
+            fn serialize_writers(&self) -> bool;
             fn write_payload(&self, json: &mut Vec<u8>)
             -> Result<(), __private::serde_json::Error>;
         }
@@ -63,7 +64,7 @@ mod platform {
         }
 
         pub mod __private {
-            pub use core::primitive::{i16, str, u8, usize};
+            pub use core::primitive::{bool, i16, str, u8, usize};
             pub use core::{option::Option, result::Result};
             pub use std::borrow::Cow;
             pub use std::vec::Vec;
@@ -105,6 +106,7 @@ mod app {
 
     #[derive(outbox_diesel::OutboxEvent)]
     #[outbox(aggregate = "order", crate = "renamed::outbox", version = 2, topic = "orders")]
+    #[outbox(serialize_writers)]
     pub struct Created {
         #[outbox(aggregate_id, dedup_key, header)]
         pub id: u8,
@@ -146,6 +148,7 @@ fn the_crate_option_replaces_every_path_to_the_library() {
     assert_eq!((created.aggregate_type(), created.topic()), ("order", "orders"));
     assert_eq!((created.event_type(), created.event_version()), ("order.created", 2));
     assert_eq!((created.payload_limit(), app::Event::Paid { id: 8 }.payload_limit()), (8, 9));
+    assert!(created.serialize_writers());
     created.write_payload(&mut Vec::new()).expect("nothing is written");
     assert_eq!(app::Event::Paid { id: 8 }.aggregate_id().expect("the id is there"), "8");
 }

@@ -4,6 +4,7 @@ mod database;
 mod emit_cancel;
 mod emit_connections;
 mod emit_dedup;
+mod emit_lock;
 mod emit_order;
 mod emit_payload;
 mod emit_statements;
