@@ -20,6 +20,8 @@ pub mod message;
 #[cfg(feature = "emit")]
 pub mod emit;
 #[cfg(feature = "emit")]
+pub mod transaction;
+#[cfg(feature = "emit")]
 pub mod migrate;
 #[cfg(feature = "relay")]
 pub mod subscription;
@@ -59,3 +61,7 @@ pub use options::{InvalidOptions, RelayOptions, RetryOptions};
 pub use outbox_derive::OutboxEvent;
 #[cfg(feature = "relay")]
 pub use relay::{Health, Relay, RelayHandle};
+#[cfg(feature = "async")]
+pub use transaction::{AsyncOutboxTransaction, AsyncTransaction};
+#[cfg(feature = "emit")]
+pub use transaction::{OutboxTransaction, Transaction};

@@ -12,3 +12,4 @@ mod emit_transaction;
 mod migrate;
 mod relay;
 mod testing;
+mod transaction;
