@@ -1,12 +1,14 @@
 //! What follows an option's name, read as what the option takes.
 
 use proc_macro2::Span;
+use quote::ToTokens;
 use syn::parse::ParseStream;
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Expr, ExprLit, Lit, LitStr, Path, Token};
+use syn::{Expr, ExprLit, Lit, LitStr, Path, Token, Type};
 
 use crate::name;
+use crate::style::{self, Style};
 
 /// All mistakes of one derive; they are reported together.
 #[derive(Default)]
@@ -40,6 +42,13 @@ pub(crate) struct Header {
     pub(crate) name: Option<LitStr>,
     /// `None` on a field: the header holds it.
     pub(crate) value: Option<Expr>,
+    pub(crate) span: Span,
+}
+
+/// An older version, and the type of its payload.
+pub(crate) struct Upcast {
+    pub(crate) version: i16,
+    pub(crate) from: Type,
     pub(crate) span: Span,
 }
 
@@ -85,6 +94,31 @@ impl Argument {
 
     pub(crate) fn version(self) -> syn::Result<i16> {
         let Given::Value(value) = &self.given else { return Err(self.wrong()) };
+        self.version_number(value)
+    }
+
+    pub(crate) fn upcasts(self) -> syn::Result<Vec<Upcast>> {
+        let pairs = match &self.given {
+            Given::List(pairs) if !pairs.is_empty() => pairs,
+            _ => return Err(self.wrong()),
+        };
+        let upcast = |pair: &Expr| {
+            let Expr::Assign(assign) = pair else {
+                let form = self.form;
+                let message = format!("an upcast is a version and a type; write `{form}`");
+                return Err(syn::Error::new_spanned(pair, message));
+            };
+            let version = self.version_number(&assign.left)?;
+            let from = syn::parse2(ungrouped(&assign.right).to_token_stream()).map_err(|_| {
+                let message = format!("not a type; write `{}`", self.form);
+                syn::Error::new_spanned(&assign.right, message)
+            })?;
+            Ok(Upcast { version, from, span: assign.left.span() })
+        };
+        pairs.iter().map(upcast).collect()
+    }
+
+    fn version_number(&self, value: &Expr) -> syn::Result<i16> {
         let parsed = match ungrouped(value) {
             Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => number.base10_parse::<i16>().ok(),
             _ => None,
@@ -94,6 +128,38 @@ impl Argument {
             let message = format!("a version is an integer from 1 to 32767; write `{form}`");
             syn::Error::new_spanned(value, message)
         })
+    }
+
+    pub(crate) fn style(self) -> syn::Result<Style> {
+        let Given::Value(value) = &self.given else { return Err(self.wrong()) };
+        let word = self.string(value)?;
+        Style::of_word(&word.value()).ok_or_else(|| {
+            let words = style::WORDS.map(|(word, _)| word);
+            let meant = match name::closest(&word.value(), words) {
+                Some(meant) => format!(", did you mean `\"{meant}\"`?"),
+                None => ";".to_owned(),
+            };
+            let (word, all) = (word.value(), words.join("\"`, `\""));
+            let message = format!("unknown style `{word}`{meant} there are `\"{all}\"`");
+            syn::Error::new_spanned(value, message)
+        })
+    }
+
+    /// A number of bytes, or a constant expression that is one.
+    pub(crate) fn limit(self) -> syn::Result<Expr> {
+        let Given::Value(value) = &self.given else { return Err(self.wrong()) };
+        let valid = match ungrouped(value) {
+            Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => {
+                number.base10_parse::<u64>().is_ok_and(|bytes| bytes > 0)
+            }
+            Expr::Lit(_) | Expr::Unary(_) => false,
+            _ => true,
+        };
+        if valid {
+            return Ok(value.clone());
+        }
+        let message = format!("`payload_limit` is a number of bytes from 1; write `{}`", self.form);
+        Err(syn::Error::new_spanned(value, message))
     }
 
     pub(crate) fn path(self) -> syn::Result<Path> {

@@ -4,10 +4,11 @@ use proc_macro2::{Span, TokenTree};
 use syn::ext::IdentExt;
 use syn::parse::ParseStream;
 use syn::spanned::Spanned;
-use syn::{Attribute, Ident, LitStr, Meta, Path, Token};
+use syn::{Attribute, Expr, Ident, LitStr, Meta, Path, Token};
 
-use crate::argument::{Argument, Errors, Header, Source};
+use crate::argument::{Argument, Errors, Header, Source, Upcast};
 use crate::name;
+use crate::style::Style;
 
 /// What an attribute stands on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,9 @@ const OPTIONS: &[(&str, &str, &[Place])] = &[
     ("aggregate", r#"aggregate = "order""#, &[Struct, Enum]),
     ("topic", r#"topic = "orders""#, &[Struct, Enum, Variant]),
     ("event_type", r#"event_type = "order.created""#, &[Struct, Variant]),
+    ("rename_all", r#"rename_all = "snake_case""#, &[Struct, Enum]),
     ("version", "version = 2", &[Struct, Enum, Variant]),
+    ("upcast", "upcast(1 = OrderCreatedV1)", &[Struct, Variant]),
     ("aggregate_id", r#"aggregate_id = "field""#, &[Struct, Enum, Variant]),
     ("aggregate_id", "aggregate_id", &[Field]),
     ("dedup_key", r#"dedup_key = "field""#, &[Struct, Enum, Variant]),
@@ -44,6 +47,8 @@ const OPTIONS: &[(&str, &str, &[Place])] = &[
     ("header", r#"header("name" = self.value)"#, &[Struct, Enum, Variant]),
     ("header", r#"header = "name""#, &[Field]),
     ("header", "header", &[Field]),
+    ("payload_limit", "payload_limit = 4096", &[Struct, Enum, Variant]),
+    ("serialize_writers", "serialize_writers", &[Struct, Enum, Variant]),
     ("delegate", "delegate", &[Variant]),
     ("crate", r#"crate = "path::to::outbox_diesel""#, &[Struct, Enum]),
 ];
@@ -59,7 +64,10 @@ pub(crate) struct Options {
     pub(crate) aggregate: Option<LitStr>,
     pub(crate) topic: Option<LitStr>,
     pub(crate) event_type: Option<LitStr>,
+    pub(crate) rename_all: Option<Style>,
     pub(crate) version: Option<i16>,
+    pub(crate) upcasts: Vec<Upcast>,
+    pub(crate) payload_limit: Option<Expr>,
     pub(crate) aggregate_id: Option<Source>,
     pub(crate) dedup_key: Option<Source>,
     pub(crate) headers: Vec<Header>,
@@ -157,7 +165,10 @@ impl Options {
             ("aggregate", _) => self.aggregate = Some(argument.name(errors)?),
             ("topic", _) => self.topic = Some(argument.name(errors)?),
             ("event_type", _) => self.event_type = Some(argument.name(errors)?),
+            ("rename_all", _) => self.rename_all = Some(argument.style()?),
             ("version", _) => self.version = Some(argument.version()?),
+            ("upcast", _) => self.upcasts = argument.upcasts()?,
+            ("payload_limit", _) => self.payload_limit = Some(argument.limit()?),
             ("crate", _) => self.krate = Some(argument.path()?),
             ("header", Field) => self.headers.push(argument.header_of_field(errors)?),
             ("header", _) => {
@@ -170,7 +181,7 @@ impl Options {
                 self.aggregate_id = Some(argument.source()?);
             }
             ("dedup_key", Struct | Enum | Variant) => self.dedup_key = Some(argument.source()?),
-            // A field marked as id or key, and `delegate`: being given is all they say.
+            // A field marked as id or key, and flags: being given is all they say.
             _ => argument.nothing()?,
         }
         Ok(())

@@ -39,6 +39,26 @@ pub(crate) fn bounded(event: &Event<'_>, krate: &TokenStream) -> Generics {
     generics
 }
 
+/// The generics of the type with `Inner<T>: DescribedEvent` for a variant that delegates.
+pub(crate) fn described(event: &Event<'_>, krate: &TokenStream) -> Generics {
+    let mut generics = event.written.original.generics.clone();
+    let parameters: Vec<Ident> = generics.type_params().map(|it| it.ident.clone()).collect();
+    let Kind::Enum(arms) = &event.kind else { return generics };
+    let bounds: Vec<WherePredicate> = arms
+        .iter()
+        .filter_map(|(_, arm)| match arm {
+            Arm::Delegate { inner, .. } if mentions(inner.to_token_stream(), &parameters) => {
+                Some(parse_quote!(#inner: #krate::describe::DescribedEvent))
+            }
+            _ => None,
+        })
+        .collect();
+    if !bounds.is_empty() {
+        generics.make_where_clause().predicates.extend(bounds);
+    }
+    generics
+}
+
 fn displayed(case: &Case<'_>, parameters: &[Ident], krate: &TokenStream) -> Vec<WherePredicate> {
     let headers = case.headers.iter().map(|(_, value)| value);
     let values = case.aggregate_id.iter().chain(&case.dedup_key).chain(headers);

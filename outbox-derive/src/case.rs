@@ -4,10 +4,11 @@ use proc_macro2::Span;
 use syn::ext::IdentExt;
 use syn::{Expr, Ident, LitStr, Member};
 
-use crate::argument::{Errors, Header, Source};
+use crate::argument::{Errors, Header, Source, Upcast};
 use crate::ast::Field;
 use crate::attr::Options;
 use crate::name;
+use crate::style::Style;
 
 /// One thing that can happen: a struct or a variant.
 pub(crate) struct Case<'a> {
@@ -16,6 +17,10 @@ pub(crate) struct Case<'a> {
     pub(crate) topic: Option<String>,
     pub(crate) event_type: String,
     pub(crate) version: i16,
+    pub(crate) upcasts: &'a [Upcast],
+    /// `None` is the library's.
+    pub(crate) payload_limit: Option<&'a Expr>,
+    pub(crate) serialize_writers: bool,
     /// The parts in order; never empty.
     pub(crate) aggregate_id: Vec<Value<'a>>,
     /// The parts in order; empty when there is no key.
@@ -45,21 +50,42 @@ impl<'a> Written<'a> {
         let outer = self.outer.unwrap_or(self.options);
         let aggregate = outer.aggregate.as_ref().map(LitStr::value).unwrap_or_default();
         let topic = self.options.topic.as_ref().or(outer.topic.as_ref()).map(LitStr::value);
-        let event_type = self.event_type(&aggregate, errors);
+        let style = outer.rename_all.unwrap_or(Style::Snake);
+        let event_type = self.event_type(&aggregate, style, errors);
         let version = self.options.version.or(outer.version).unwrap_or(1);
         let aggregate_id =
             self.key("aggregate_id", |options| options.aggregate_id.as_ref(), errors);
         let dedup_key = self.key("dedup_key", |options| options.dedup_key.as_ref(), errors);
         self.require_aggregate_id(outer, errors);
         let headers = self.headers(errors);
-        Case { aggregate, topic, event_type, version, aggregate_id, dedup_key, headers }
+        let payload_limit = self.options.payload_limit.as_ref().or(outer.payload_limit.as_ref());
+        let serialize_writers = [self.options, outer]
+            .iter()
+            .any(|options| options.given("serialize_writers").is_some());
+        Case {
+            aggregate,
+            topic,
+            event_type,
+            version,
+            upcasts: self.upcasts(version, errors),
+            payload_limit,
+            serialize_writers,
+            aggregate_id,
+            dedup_key,
+            headers,
+        }
     }
 
-    fn event_type(&self, aggregate: &str, errors: &mut Errors) -> String {
+    fn event_type(&self, aggregate: &str, style: Style, errors: &mut Errors) -> String {
         if let Some(event_type) = &self.options.event_type {
+            if let Some(span) = self.options.given("rename_all") {
+                let message = "`event_type` is given, so `rename_all` says nothing; remove it";
+                errors.push(span, message);
+            }
             return event_type.value();
         }
-        let event_type = name::default_event_type(aggregate, &self.ident.unraw().to_string());
+        let name = self.ident.unraw().to_string();
+        let event_type = name::default_event_type(aggregate, &name, style);
         if let Some(fault) = name::fault(&event_type).filter(|_| name::fault(aggregate).is_none()) {
             let message = format!(
                 "the default event type of `{}` {fault}; write `#[outbox(event_type = \"...\")]`",
@@ -68,6 +94,25 @@ impl<'a> Written<'a> {
             errors.push(self.ident.span(), message);
         }
         event_type
+    }
+
+    fn upcasts(&self, version: i16, errors: &mut Errors) -> &'a [Upcast] {
+        let upcasts = &self.options.upcasts;
+        for (index, upcast) in upcasts.iter().enumerate() {
+            let old = upcast.version;
+            if old >= version {
+                let message = format!(
+                    "an upcast is from an older version, and `{}` is version {version}; \
+                     write `#[outbox(version = {})]`",
+                    self.ident,
+                    i32::from(old) + 1
+                );
+                errors.push(upcast.span, message);
+            } else if upcasts[..index].iter().any(|known| known.version == old) {
+                errors.push(upcast.span, format!("version {old} is given twice; keep one"));
+            }
+        }
+        upcasts
     }
 
     fn require_aggregate_id(&self, outer: &Options, errors: &mut Errors) {

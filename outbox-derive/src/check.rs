@@ -81,7 +81,7 @@ fn check_variants<'a>(
 
 fn reject_idle_options(options: &Options, errors: &mut Errors) {
     for (name, span) in options.all_given() {
-        if ["topic", "version", "aggregate_id", "dedup_key"].contains(&name) {
+        if !["aggregate", "header", "crate"].contains(&name) {
             let message = format!("every variant delegates, so `{name}` says nothing; remove it");
             errors.push(span, message);
         }

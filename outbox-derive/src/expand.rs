@@ -2,19 +2,24 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
+use syn::spanned::Spanned;
 use syn::{DeriveInput, Generics, Path};
 
 use crate::argument::Errors;
 use crate::attr::{self, Options};
-use crate::body::{Methods, local, source};
+use crate::body::Methods;
 use crate::bounds;
 use crate::case::Case;
 use crate::check::Event;
+use crate::describe;
+use crate::value::{local, source};
 
 /// ```text
 /// const _: () = {
 ///     #[automatically_derived]
 ///     impl outbox_diesel::OutboxEvent for OrderCreated { .. }
+///     #[automatically_derived]
+///     impl outbox_diesel::describe::DescribedEvent for OrderCreated { .. }
 /// };
 /// ```
 ///
@@ -72,10 +77,22 @@ pub(crate) fn event(event: &Event<'_>) -> TokenStream {
             fn headers(&self, #headers: &mut #krate::Headers) { #body }
         }
     });
-    let payload_limit = methods.some(|_| false).then(|| {
-        let body = methods.each("payload_limit", |_| &[], |_, _| quote!(#krate::PAYLOAD_LIMIT));
+    let payload_limit = methods.some(|case| case.payload_limit.is_some()).then(|| {
+        let body = methods.constant("payload_limit", |case| {
+            let library = || quote!(#krate::PAYLOAD_LIMIT);
+            case.payload_limit.map_or_else(library, |limit| {
+                // Constant, so that it cannot read the event.
+                quote_spanned!(limit.span()=> const { #limit })
+            })
+        });
         quote! {
             fn payload_limit(&self) -> #private::usize { #body }
+        }
+    });
+    let serialize_writers = methods.some(|case| case.serialize_writers).then(|| {
+        let body = methods.constant("serialize_writers", |case| case.serialize_writers);
+        quote! {
+            fn serialize_writers(&self) -> #private::bool { #body }
         }
     });
     // On the type's name, where a missing `Serialize` is to be mended.
@@ -93,6 +110,7 @@ pub(crate) fn event(event: &Event<'_>) -> TokenStream {
         #dedup_key
         #set_headers
         #payload_limit
+        #serialize_writers
         fn write_payload(
             &self,
             #json: &mut #private::Vec<#private::u8>,
@@ -100,7 +118,13 @@ pub(crate) fn event(event: &Event<'_>) -> TokenStream {
             #private::write_payload(#json, #value)
         }
     };
-    implementation(&krate, written.original, &bounds::bounded(event, &krate), &items)
+    let described = describe::items(event, &krate);
+    let generics = bounds::described(event, &krate);
+    implementations(
+        written.original,
+        (quote!(#krate::OutboxEvent), &bounds::bounded(event, &krate), items),
+        (quote!(#krate::describe::DescribedEvent), &generics, described),
+    )
 }
 
 /// The mistakes, and an implementation that spares the user further errors about its absence.
@@ -124,29 +148,39 @@ pub(crate) fn fallback(input: &DeriveInput, mistakes: &syn::Error) -> TokenStrea
         }
     };
     let mistakes = mistakes.to_compile_error();
-    let stand_in = implementation(&krate, input, &input.generics, &items);
+    let described = quote!(const EVENTS: &'static [#krate::describe::Described] = &[];);
+    let stand_in = implementations(
+        input,
+        (quote!(#krate::OutboxEvent), &input.generics, items),
+        (quote!(#krate::describe::DescribedEvent), &input.generics, described),
+    );
     quote!(#mistakes #stand_in)
 }
 
-fn implementation(
-    krate: &TokenStream,
+/// A trait, the generics of its implementation, and the items.
+type Implementation<'a> = (TokenStream, &'a Generics, TokenStream);
+
+fn implementations(
     input: &DeriveInput,
-    generics: &Generics,
-    items: &TokenStream,
+    event: Implementation<'_>,
+    described: Implementation<'_>,
 ) -> TokenStream {
     let ident = &input.ident;
-    let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
     // The type's users are to be warned, not its own implementation.
     let deprecated = input.attrs.iter().any(|attribute| attribute.path().is_ident("deprecated"));
     let lints = deprecated.then(|| quote!(#[allow(deprecated)]));
-    quote! {
-        const _: () = {
+    let both = [event, described].map(|(of, generics, items)| {
+        let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
+        quote! {
             #[automatically_derived]
             #lints
-            impl #impl_generics #krate::OutboxEvent for #ident #ty_generics #where_clause {
+            impl #impl_generics #of for #ident #ty_generics #where_clause {
                 #items
             }
-        };
+        }
+    });
+    quote! {
+        const _: () = { #(#both)* };
     }
 }
 

@@ -1,5 +1,7 @@
 //! Names on the wire: what is valid, and what the default event type is.
 
+use crate::style::{self, Style};
+
 /// The most bytes `outbox.events` takes for a name.
 const MAX_BYTES: usize = 255;
 
@@ -16,42 +18,9 @@ pub(crate) fn fault(name: &str) -> Option<String> {
 }
 
 /// The event type of a struct or variant that names none; the derive's docs state the rule.
-pub(crate) fn default_event_type(aggregate: &str, name: &str) -> String {
-    let name = snake_case(name);
-    let happened = name
-        .strip_prefix(prefix(aggregate).as_str())
-        .and_then(|rest| rest.strip_prefix('_'))
-        .filter(|rest| !rest.is_empty())
-        .unwrap_or(&name);
+pub(crate) fn default_event_type(aggregate: &str, name: &str, style: Style) -> String {
+    let happened = style.apply(style::without_aggregate(name, aggregate));
     format!("{aggregate}.{happened}")
-}
-
-/// Serde's `snake_case` of a variant, to the letter: only ASCII is lowercased.
-fn snake_case(name: &str) -> String {
-    let mut snake = String::with_capacity(name.len() + 4);
-    for (index, character) in name.char_indices() {
-        if index > 0 && character.is_uppercase() {
-            snake.push('_');
-        }
-        snake.push(character.to_ascii_lowercase());
-    }
-    snake
-}
-
-/// An aggregate as it would stand in a `snake_case` type name: `purchase-order`, `purchase.order`
-/// and `PurchaseOrder` are all `purchase_order`.
-fn prefix(aggregate: &str) -> String {
-    let mut prefix = String::with_capacity(aggregate.len() + 4);
-    for character in aggregate.chars() {
-        let starts_word = !character.is_alphanumeric() || character.is_uppercase();
-        if starts_word && !prefix.is_empty() && !prefix.ends_with('_') {
-            prefix.push('_');
-        }
-        if character.is_alphanumeric() {
-            prefix.push(character.to_ascii_lowercase());
-        }
-    }
-    prefix
 }
 
 /// The candidate that `word` is most likely a misspelling of.
@@ -86,22 +55,43 @@ fn distance(from: &str, to: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::{closest, default_event_type, fault};
+    use crate::style::{self, Style};
 
     #[test]
     fn every_row_of_the_documented_golden_table_holds() {
-        let rows: Vec<Vec<&str>> = include_str!("lib.rs")
-            .lines()
-            .skip_while(|line| !line.contains("| Type or variant | Aggregate |"))
-            .skip(2)
-            .map_while(|line| line.strip_prefix("/// |"))
-            .map(|row| row.split('|').map(|cell| cell.trim().trim_matches('`')).collect())
-            .collect();
+        let rows = golden_table("| Type or variant | Aggregate |");
         assert!(rows.len() >= 15, "the golden table is gone from the docs of the derive");
         for row in rows {
-            let [name, aggregate, event_type, ..] = row[..] else { panic!("odd row {row:?}") };
+            let [name, aggregate, event_type, ..] = &row[..] else { panic!("odd row {row:?}") };
             let name = name.trim_start_matches("r#");
-            assert_eq!(default_event_type(aggregate, name), event_type, "{row:?}");
+            assert_eq!(&default_event_type(aggregate, name, Style::Snake), event_type, "{row:?}");
         }
+    }
+
+    #[test]
+    fn every_row_of_the_documented_table_of_styles_holds() {
+        let rows = golden_table("| `rename_all` | `OrderV2Created` |");
+        let names = ["OrderV2Created", "HTTPFailed", "Ipv4Seen", "A1B2", "Über"];
+        let words: Vec<_> = rows.iter().map(|row| row[0].as_str()).collect();
+        assert_eq!(words, style::WORDS.map(|(word, _)| word));
+        for row in rows {
+            let style = Style::of_word(&row[0]).expect("the row names a style");
+            for (name, event_type) in names.iter().zip(&row[1..]) {
+                assert_eq!(&default_event_type("order", name, style), event_type, "{row:?}");
+            }
+        }
+    }
+
+    fn golden_table(head: &str) -> Vec<Vec<String>> {
+        include_str!("lib.rs")
+            .lines()
+            .skip_while(|line| !line.contains(head))
+            .skip(2)
+            .map_while(|line| line.strip_prefix("/// |"))
+            .map(|row| {
+                row.split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect()
+            })
+            .collect()
     }
 
     #[test]
@@ -120,6 +110,6 @@ mod tests {
         assert_eq!(closest("agregate_id", options), Some("aggregate_id"));
         assert_eq!(closest("aggregateId", options), Some("aggregate_id"));
         assert_eq!(closest("topics", options), Some("topic"));
-        assert_eq!(closest("rename_all", options), None);
+        assert_eq!(closest("payload", options), None);
     }
 }

@@ -1,6 +1,6 @@
 //! What the expansion of `#[derive(OutboxEvent)]` names. Not public API.
 
-pub use core::primitive::{i16, str, u8, usize};
+pub use core::primitive::{bool, i16, str, u8, usize};
 pub use core::{option::Option, result::Result, stringify};
 pub use std::{borrow::Cow, fmt::Display, vec::Vec};
 
@@ -19,10 +19,10 @@ pub struct OptionalRef;
 /// What can be an id, a key or a header. The compiler infers `Kind`, so that an `Option` is seen
 /// as one behind any alias.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be the id, the key or a header of an event",
-    label = "neither this nor an `Option` of it implements `Display`",
-    note = "implement `std::fmt::Display` for it, or name what has it, \
-            as in `#[outbox(aggregate_id = self.id.0)]`"
+    message = "this field or expression cannot be an id, a key or a header: `{Self}` has no text",
+    label = "`{Self}` does not implement `Display`",
+    note = "implement `std::fmt::Display` for the type (of an `Option`: for what it holds), or name \
+            what has it, as in `#[outbox(aggregate_id = self.id.0)]`"
 )]
 pub trait Value<Kind> {
     fn display(&self) -> Option<&dyn Display>;
@@ -119,5 +119,24 @@ impl fmt::Write for Escaped<'_> {
             self.0.push(character);
         }
         Ok(())
+    }
+}
+
+/// What an older version becomes. `From` itself would list every other type that has it.
+#[diagnostic::on_unimplemented(
+    message = "`{Old}` cannot become `{Self}`",
+    label = "this older version has no way to today's",
+    note = "write `impl From<{Old}> for {Self}`, and add `#[derive(serde::Deserialize)]` to `{Old}`"
+)]
+pub trait Upcast<Old>: Sized {
+    /// # Errors
+    /// What serde says if the payload has another shape.
+    fn from_payload(payload: &[u8]) -> Result<Self, serde_json::Error>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<Old: serde::de::DeserializeOwned, New: From<Old>> Upcast<Old> for New {
+    fn from_payload(payload: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice::<Old>(payload).map(New::from)
     }
 }

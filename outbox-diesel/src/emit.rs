@@ -4,9 +4,11 @@
 //! pool guards. Import the one that fits the connection.
 
 mod insert;
+mod lock;
 pub(crate) mod row;
 
 use std::collections::HashMap;
+use std::slice;
 
 use diesel::connection::{LoadConnection, TransactionManager as _};
 use diesel::pg::Pg;
@@ -43,11 +45,33 @@ const PROBE: &str = "SAVEPOINT outbox_probe; RELEASE SAVEPOINT outbox_probe";
 /// inside a transaction too, and diesel tells no error codes.
 const IS_USABLE: &str = "SELECT 1";
 
+/// Connections that may emit though nothing proves that they are in a transaction: with the feature
+/// `connection-emit`, which is on by default, all of them; without it, none.
+///
+/// Features add up: where any crate of a build switches it on, it is on for all, and what compiled
+/// without it still does.
+#[diagnostic::on_unimplemented(
+    message = "events are emitted inside a transaction, and `{Self}` may be outside of one",
+    label = "may be outside of a transaction",
+    note = "write `conn.outbox_transaction(|tx| {{ ...; tx.emit(&event) }})`, or `async |tx| {{ ...; \
+            tx.emit(&event).await }}`: `tx` is in a transaction",
+    note = "or switch on the feature `connection-emit` of `outbox-diesel`: then every connection emits, \
+            and outside of a transaction emit is an error when it runs"
+)]
+pub trait MayEmit {}
+
+#[cfg(feature = "connection-emit")]
+impl<C: ?Sized> MayEmit for C {}
+
 /// Emits events on synchronous connections: `PgConnection`, its pool guards and wrappers.
-pub trait Emit: LoadConnection<Backend = Pg> {
+///
+/// Needs the feature `connection-emit`. Without it,
+/// [`outbox_transaction`](crate::OutboxTransaction::outbox_transaction) gives a handle that emits.
+pub trait Emit: LoadConnection<Backend = Pg> + MayEmit {
     /// Emits one event in the current transaction.
     ///
-    /// One statement, prepared once per connection. The event becomes visible to the relay when
+    /// One statement, prepared once per connection (and one more before it where the event type asks
+    /// for a lock, [`OutboxEvent::serialize_writers`]). The event becomes visible to the relay when
     /// the transaction commits, and never if it (or a savepoint around the emit) rolls back.
     /// Emit after locking the aggregate (`SELECT … FOR UPDATE`, or the `UPDATE` itself), so that
     /// events of one aggregate are published in the order of its changes.
@@ -57,23 +81,7 @@ pub trait Emit: LoadConnection<Backend = Pg> {
     /// # Errors
     /// See [`EmitError`]. Unless it is [`EmitError::Database`], the transaction is still usable.
     fn emit<E: OutboxEvent + ?Sized>(&mut self, event: &E) -> Result<Emitted, EmitError> {
-        check_transaction(self)?;
-        let row = Row::new(event)?;
-        loop {
-            let inserted = match insert::one(&row) {
-                OneOf::Plain(insert) => self.execute_returning_count(&insert)?,
-                OneOf::Once(insert) => self.execute_returning_count(&insert)?,
-            };
-            let Some(key) = row.dedup_key.as_deref().filter(|_| inserted == 0) else {
-                return Ok(Emitted::New(row.id));
-            };
-            let claimed: Vec<(String, Uuid)> =
-                diesel::RunQueryDsl::load(insert::find_claimed(vec![key]), self)?;
-            // None: the key ran out of its time between the two statements, so try again.
-            if let Some((_, id)) = claimed.into_iter().next() {
-                return Ok(Emitted::Duplicate(id));
-            }
-        }
+        one(self, event)
     }
 
     /// Emits events in slice order, in one statement whatever their number.
@@ -83,28 +91,64 @@ pub trait Emit: LoadConnection<Backend = Pg> {
     /// # Errors
     /// As [`emit`](Self::emit). All are checked before any is sent.
     fn emit_all<E: OutboxEvent>(&mut self, events: &[E]) -> Result<Vec<Emitted>, EmitError> {
-        check_transaction(self)?;
-        let rows = rows(events)?;
-        let mut taken = Taken::default();
-        let mut left: Vec<&Row> = rows.iter().collect();
-        while !left.is_empty() {
-            let columns = Columns::of(&left);
-            let inserted = match insert::all(&columns) {
-                OneOf::Plain(insert) => self.execute_returning_count(&insert)?,
-                OneOf::Once(insert) => self.execute_returning_count(&insert)?,
-            };
-            if inserted == left.len() {
-                break;
-            }
-            let found = insert::find_claimed(columns.keys());
-            taken.extend(diesel::RunQueryDsl::load(found, self)?);
-            left.retain(|row| taken.is_unknown(row));
-        }
-        Ok(taken.outcomes(&rows))
+        all(self, events)
     }
 }
 
-impl<C: LoadConnection<Backend = Pg>> Emit for C {}
+impl<C: LoadConnection<Backend = Pg> + MayEmit> Emit for C {}
+
+pub(crate) fn one<C: LoadConnection<Backend = Pg>, E: OutboxEvent + ?Sized>(
+    conn: &mut C,
+    event: &E,
+) -> Result<Emitted, EmitError> {
+    check_transaction(conn)?;
+    let row = Row::new(event)?;
+    if let Some(lock) = lock::writers(slice::from_ref(&row)) {
+        conn.execute_returning_count(&lock)?;
+    }
+    loop {
+        let inserted = match insert::one(&row) {
+            OneOf::Plain(insert) => conn.execute_returning_count(&insert)?,
+            OneOf::Once(insert) => conn.execute_returning_count(&insert)?,
+        };
+        let Some(key) = row.dedup_key.as_deref().filter(|_| inserted == 0) else {
+            return Ok(Emitted::New(row.id));
+        };
+        let claimed: Vec<(String, Uuid)> =
+            diesel::RunQueryDsl::load(insert::find_claimed(vec![key]), conn)?;
+        // None: the key ran out of its time between the two statements, so try again.
+        if let Some((_, id)) = claimed.into_iter().next() {
+            return Ok(Emitted::Duplicate(id));
+        }
+    }
+}
+
+pub(crate) fn all<C: LoadConnection<Backend = Pg>, E: OutboxEvent>(
+    conn: &mut C,
+    events: &[E],
+) -> Result<Vec<Emitted>, EmitError> {
+    check_transaction(conn)?;
+    let rows = rows(events)?;
+    if let Some(lock) = lock::writers(&rows) {
+        conn.execute_returning_count(&lock)?;
+    }
+    let mut taken = Taken::default();
+    let mut left: Vec<&Row> = rows.iter().collect();
+    while !left.is_empty() {
+        let columns = Columns::of(&left);
+        let inserted = match insert::all(&columns) {
+            OneOf::Plain(insert) => conn.execute_returning_count(&insert)?,
+            OneOf::Once(insert) => conn.execute_returning_count(&insert)?,
+        };
+        if inserted == left.len() {
+            break;
+        }
+        let found = insert::find_claimed(columns.keys());
+        taken.extend(diesel::RunQueryDsl::load(found, conn)?);
+        left.retain(|row| taken.is_unknown(row));
+    }
+    Ok(taken.outcomes(&rows))
+}
 
 fn check_transaction<C: LoadConnection<Backend = Pg>>(conn: &mut C) -> Result<(), EmitError> {
     let status = C::TransactionManager::transaction_manager_status_mut(conn);
@@ -146,99 +190,7 @@ impl Taken {
 }
 
 #[cfg(feature = "async")]
-mod asynchronous {
-    use diesel_async::{AsyncConnection, RunQueryDsl, TransactionManager};
-
-    use super::*;
-
-    /// Emits events on asynchronous connections: `AsyncPgConnection` and its pool guards.
-    ///
-    /// # Cancel safety
-    /// Not cancel safe, like every statement of diesel-async: a dropped future may or may not have
-    /// inserted the event. Roll the transaction back, or drop the connection.
-    pub trait AsyncEmit: AsyncConnection<Backend = Pg> {
-        /// Emits one event in the current transaction; see [`Emit::emit`].
-        ///
-        /// The event is serialised before the future is made, so the future borrows only the
-        /// connection and is `Send` whatever the event is.
-        ///
-        /// # Errors
-        /// See [`EmitError`]. Unless it is [`EmitError::Database`], the transaction is still usable.
-        fn emit<'conn, E: OutboxEvent + ?Sized>(
-            &'conn mut self,
-            event: &E,
-        ) -> impl Future<Output = Result<Emitted, EmitError>> + Send + use<'conn, Self, E> {
-            let row = Row::new(event);
-            async move {
-                check_transaction_async(self).await?;
-                let row = row?;
-                loop {
-                    let inserted = match insert::one(&row) {
-                        OneOf::Plain(insert) => RunQueryDsl::execute(insert, self).await?,
-                        OneOf::Once(insert) => RunQueryDsl::execute(insert, self).await?,
-                    };
-                    let Some(key) = row.dedup_key.as_deref().filter(|_| inserted == 0) else {
-                        return Ok(Emitted::New(row.id));
-                    };
-                    let claimed: Vec<(String, Uuid)> =
-                        RunQueryDsl::load(insert::find_claimed(vec![key]), self).await?;
-                    if let Some((_, id)) = claimed.into_iter().next() {
-                        return Ok(Emitted::Duplicate(id));
-                    }
-                }
-            }
-        }
-
-        /// Emits events in slice order, in one statement whatever their number; see
-        /// [`Emit::emit_all`].
-        ///
-        /// Several types in one slice, in a future that must be `Send`: the slice lives until the
-        /// `.await` is over, so write `&[&created as &(dyn OutboxEvent + Sync), &paid]`.
-        ///
-        /// # Errors
-        /// As [`emit`](Self::emit). All are checked before any is sent.
-        fn emit_all<'conn, E: OutboxEvent>(
-            &'conn mut self,
-            events: &[E],
-        ) -> impl Future<Output = Result<Vec<Emitted>, EmitError>> + Send + use<'conn, Self, E>
-        {
-            let rows = rows(events);
-            async move {
-                check_transaction_async(self).await?;
-                let rows = rows?;
-                let mut taken = Taken::default();
-                let mut left: Vec<&Row> = rows.iter().collect();
-                while !left.is_empty() {
-                    let columns = Columns::of(&left);
-                    let inserted = match insert::all(&columns) {
-                        OneOf::Plain(insert) => RunQueryDsl::execute(insert, self).await?,
-                        OneOf::Once(insert) => RunQueryDsl::execute(insert, self).await?,
-                    };
-                    if inserted == left.len() {
-                        break;
-                    }
-                    let found = insert::find_claimed(columns.keys());
-                    taken.extend(RunQueryDsl::load(found, self).await?);
-                    left.retain(|row| taken.is_unknown(row));
-                }
-                Ok(taken.outcomes(&rows))
-            }
-        }
-    }
-
-    impl<C: AsyncConnection<Backend = Pg>> AsyncEmit for C {}
-
-    async fn check_transaction_async<C: AsyncConnection<Backend = Pg>>(
-        conn: &mut C,
-    ) -> Result<(), EmitError> {
-        let status = C::TransactionManager::transaction_manager_status_mut(conn);
-        if status.transaction_depth()?.is_none() && conn.batch_execute(PROBE).await.is_err() {
-            conn.batch_execute(IS_USABLE).await?;
-            return Err(EmitError::NotInTransaction);
-        }
-        Ok(())
-    }
-}
+pub(crate) mod asynchronous;
 
 #[cfg(feature = "async")]
-pub use asynchronous::AsyncEmit;
+pub use self::asynchronous::AsyncEmit;

@@ -1,6 +1,8 @@
 //! What an event is: [`OutboxEvent`], which `#[derive(OutboxEvent)]` implements.
 
 use std::borrow::Cow;
+use std::rc::Rc;
+use std::sync::Arc;
 
 /// Default of [`OutboxEvent::payload_limit`]: 1 MiB. Brokers and consumers buffer whole events.
 pub const PAYLOAD_LIMIT: usize = 1024 * 1024;
@@ -57,6 +59,27 @@ pub trait OutboxEvent {
     /// The largest payload that emit accepts, in bytes of JSON. Default: [`PAYLOAD_LIMIT`], 1 MiB.
     fn payload_limit(&self) -> usize {
         PAYLOAD_LIMIT
+    }
+
+    /// Whether emit takes a lock on the aggregate, held until the transaction ends. Default: no.
+    ///
+    /// Events of one aggregate come out in the order of its changes only if its writers wait for
+    /// each other. Most applications see to that: they lock the aggregate's row (`SELECT … FOR
+    /// UPDATE`, or the `UPDATE` itself) and emit afterwards. Where there is no such row, the lock
+    /// of emit takes its place: whoever emits second waits until the first one's transaction ends,
+    /// so a later event never commits first. It is an advisory transaction lock, in `pg_locks`
+    /// under class 1869968482.
+    ///
+    /// The lock makes writers wait for each other, and so it can make them wait in a circle:
+    /// - One `emit_all` takes its locks in one order, so two of them cannot.
+    /// - Several emits in one transaction can: one that emits for A and then B, and another for B
+    ///   and then A. PostgreSQL ends one of them with an error (`deadlock detected`); its
+    ///   transaction must be run again. Emit for several aggregates in one `emit_all`, or always
+    ///   in the same order, for example by id.
+    /// - The same holds between this lock and row locks: take both in the same order everywhere.
+    ///   Emitting last in a transaction, after its row locks, is such an order.
+    fn serialize_writers(&self) -> bool {
+        false
     }
 
     /// Appends the payload, one JSON value, exactly as serde serialises the event.
@@ -159,37 +182,53 @@ impl<E: OutboxEvent> OutboxEvent for WithHeader<E> {
     fn payload_limit(&self) -> usize {
         self.event.payload_limit()
     }
+    fn serialize_writers(&self) -> bool {
+        self.event.serialize_writers()
+    }
     fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
         self.event.write_payload(json)
     }
 }
 
-impl<E: OutboxEvent + ?Sized> OutboxEvent for &E {
-    fn aggregate_type(&self) -> &str {
-        (**self).aggregate_type()
-    }
-    fn aggregate_id(&self) -> Result<Cow<'_, str>, MissingAggregateId> {
-        (**self).aggregate_id()
-    }
-    fn event_type(&self) -> &str {
-        (**self).event_type()
-    }
-    fn event_version(&self) -> i16 {
-        (**self).event_version()
-    }
-    fn topic(&self) -> &str {
-        (**self).topic()
-    }
-    fn dedup_key(&self) -> Option<Cow<'_, str>> {
-        (**self).dedup_key()
-    }
-    fn headers(&self, headers: &mut Headers) {
-        (**self).headers(headers);
-    }
-    fn payload_limit(&self) -> usize {
-        (**self).payload_limit()
-    }
-    fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
-        (**self).write_payload(json)
-    }
+/// A pointer to an event is that event.
+macro_rules! event_behind {
+    ($($pointer:ty),*) => {
+        $(
+            #[diagnostic::do_not_recommend]
+            impl<E: OutboxEvent + ?Sized> OutboxEvent for $pointer {
+                fn aggregate_type(&self) -> &str {
+                    (**self).aggregate_type()
+                }
+                fn aggregate_id(&self) -> Result<Cow<'_, str>, MissingAggregateId> {
+                    (**self).aggregate_id()
+                }
+                fn event_type(&self) -> &str {
+                    (**self).event_type()
+                }
+                fn event_version(&self) -> i16 {
+                    (**self).event_version()
+                }
+                fn topic(&self) -> &str {
+                    (**self).topic()
+                }
+                fn dedup_key(&self) -> Option<Cow<'_, str>> {
+                    (**self).dedup_key()
+                }
+                fn headers(&self, headers: &mut Headers) {
+                    (**self).headers(headers);
+                }
+                fn payload_limit(&self) -> usize {
+                    (**self).payload_limit()
+                }
+                fn serialize_writers(&self) -> bool {
+                    (**self).serialize_writers()
+                }
+                fn write_payload(&self, json: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+                    (**self).write_payload(json)
+                }
+            }
+        )*
+    };
 }
+
+event_behind!(&E, Box<E>, Arc<E>, Rc<E>);

@@ -100,6 +100,8 @@ mod error;
 #[cfg(feature = "relay")]
 mod options;
 mod event;
+pub mod describe;
+pub mod event_set;
 #[cfg(feature = "emit")]
 pub mod snapshot;
 /// The tables of the schema `outbox` in diesel's DSL, as the migrations leave them.
@@ -129,6 +131,8 @@ mod session;
 pub mod message;
 #[cfg(feature = "emit")]
 pub mod emit;
+#[cfg(feature = "emit")]
+pub mod transaction;
 #[cfg(feature = "emit")]
 pub mod migrate;
 #[cfg(feature = "relay")]
@@ -174,8 +178,13 @@ pub use emit::AsyncEmit;
 pub use emit::{Emit, Emitted};
 pub use error::{EmitError, TextProblem};
 pub use event::{Headers, MissingAggregateId, OutboxEvent, PAYLOAD_LIMIT, WithHeader};
+pub use event_set::{DecodeError, Decoded, EventSet};
 #[cfg(feature = "relay")]
 pub use options::{InvalidOptions, RelayOptions, RetryOptions};
 pub use outbox_derive::OutboxEvent;
 #[cfg(feature = "relay")]
 pub use relay::{Health, Relay, RelayHandle};
+#[cfg(feature = "async")]
+pub use transaction::{AsyncOutboxTransaction, AsyncTransaction};
+#[cfg(feature = "emit")]
+pub use transaction::{OutboxTransaction, Transaction};

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use outbox_diesel::describe::{Described, DescribedEvent};
 use outbox_diesel::{Headers, MissingAggregateId, OutboxEvent};
 use serde::Serialize;
 
@@ -328,6 +329,9 @@ fn a_delegating_variant_has_the_payload_limit_of_its_inner_event() {
             serde_json::to_writer(json, self)
         }
     }
+    impl DescribedEvent for Small {
+        const EVENTS: &'static [Described] = &[];
+    }
     #[derive(Serialize, OutboxEvent)]
     #[outbox(aggregate = "any", aggregate_id = { 1 })]
     enum Any {
@@ -403,6 +407,112 @@ fn default_event_types_are_serdes_snake_case() {
         let serde = payload(&event);
         assert_eq!(event.event_type(), format!("zoo.{}", serde.trim_matches('"')));
     }
+}
+
+/// Serde is asked what it makes of each name; outbox, with another aggregate, must agree.
+#[test]
+fn rename_all_is_serdes_for_every_style() {
+    macro_rules! agree {
+        ($style:literal, $($name:ident),*) => {{
+            #[derive(Serialize, OutboxEvent)]
+            #[serde(rename_all = $style)]
+            #[outbox(aggregate = "zoo", aggregate_id = { 1 }, rename_all = $style)]
+            #[allow(non_camel_case_types)]
+            enum Name { $($name),* }
+            $(
+                let serde = payload(&Name::$name);
+                assert_eq!(
+                    Name::$name.event_type(),
+                    format!("zoo.{}", serde.trim_matches('"')),
+                );
+            )*
+        }};
+    }
+    macro_rules! all {
+        ($($style:literal)*) => {
+            $(agree!($style, OrderV2Created, HTTPFailed, Ipv4Seen, A1B2, GrößeÄndern, r#Move, lower, Under_Score);)*
+        };
+    }
+    all!("lowercase" "UPPERCASE" "PascalCase" "camelCase" "snake_case");
+    all!("SCREAMING_SNAKE_CASE" "kebab-case" "SCREAMING-KEBAB-CASE");
+    agree!("kebab-case", Über);
+}
+
+#[test]
+fn rename_all_styles_what_happened_and_leaves_the_aggregate() {
+    #[derive(Serialize, OutboxEvent)]
+    #[outbox(aggregate = "purchase_order", aggregate_id = { 1 }, rename_all = "camelCase")]
+    struct PurchaseOrderPaidInFull;
+    #[derive(Serialize, OutboxEvent)]
+    #[outbox(aggregate = "order", aggregate_id = { 1 }, rename_all = "SCREAMING-KEBAB-CASE")]
+    enum OrderEvent {
+        OrderSentBack,
+        #[outbox(event_type = "order.own")]
+        Own,
+    }
+    assert_eq!(PurchaseOrderPaidInFull.event_type(), "purchase_order.paidInFull");
+    assert_eq!(OrderEvent::OrderSentBack.event_type(), "order.SENT-BACK");
+    assert_eq!(OrderEvent::Own.event_type(), "order.own");
+}
+
+#[test]
+fn payload_limits_are_set_by_type_and_by_variant() {
+    const LARGE: usize = 4 * 1024;
+    #[derive(Serialize, OutboxEvent)]
+    #[outbox(aggregate = "order", aggregate_id = { 1 }, payload_limit = 64 * 1024)]
+    struct Scanned;
+    #[derive(Serialize, OutboxEvent)]
+    #[outbox(aggregate = "order", aggregate_id = { 1 }, payload_limit = 100)]
+    enum OrderEvent {
+        Paid,
+        #[outbox(payload_limit = LARGE)]
+        Scanned,
+    }
+    assert_eq!(Scanned.payload_limit(), 65_536);
+    assert_eq!(OrderEvent::Paid.payload_limit(), 100);
+    assert_eq!(OrderEvent::Scanned.payload_limit(), LARGE);
+}
+
+#[test]
+fn writers_are_serialised_where_type_variant_or_inner_event_says_so() {
+    #[derive(Serialize, OutboxEvent)]
+    #[outbox(aggregate = "account", aggregate_id = { 1 }, serialize_writers)]
+    struct Moved;
+    #[derive(Serialize, OutboxEvent)]
+    #[outbox(aggregate = "account", aggregate_id = { 1 })]
+    enum AccountEvent {
+        Opened,
+        #[outbox(serialize_writers)]
+        Closed,
+        #[outbox(delegate)]
+        Moved(Moved),
+    }
+    #[derive(Serialize, OutboxEvent)]
+    #[outbox(aggregate = "account", aggregate_id = { 1 }, serialize_writers)]
+    enum All {
+        Opened,
+    }
+    assert!(Moved.serialize_writers());
+    assert!(!AccountEvent::Opened.serialize_writers());
+    assert!(AccountEvent::Closed.serialize_writers());
+    assert!(AccountEvent::Moved(Moved).serialize_writers());
+    assert!(All::Opened.serialize_writers());
+    assert!(Box::new(Moved.with_header("n", "v")).serialize_writers());
+}
+
+#[test]
+fn a_pointer_to_an_event_is_that_event() {
+    fn all(event: &impl OutboxEvent) -> (String, String, String) {
+        (event.event_type().to_owned(), id(event), payload(event))
+    }
+    let event = || OrderCreated { id: OrderId(7), total: 1 };
+    let expected = all(&event());
+    assert_eq!(all(&Box::new(event())), expected);
+    assert_eq!(all(&std::sync::Arc::new(event())), expected);
+    assert_eq!(all(&std::rc::Rc::new(event())), expected);
+    let boxed: Box<dyn OutboxEvent> = Box::new(event());
+    assert_eq!(all(&boxed), expected);
+    assert_eq!(all(&&event()), expected);
 }
 
 #[test]

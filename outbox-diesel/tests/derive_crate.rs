@@ -29,12 +29,42 @@ mod platform {
             fn payload_limit(&self) -> usize {
                 8
             }
+            fn serialize_writers(&self) -> bool;
             fn write_payload(&self, json: &mut Vec<u8>)
             -> Result<(), __private::serde_json::Error>;
         }
 
+        pub mod describe {
+            pub trait DescribedEvent {
+                const EVENTS: &'static [Described];
+            }
+            pub enum Described {
+                Event(EventDescription),
+                Delegated {
+                    variant: &'static str,
+                    events: &'static [Described],
+                    headers: &'static [u8],
+                },
+            }
+            pub struct EventDescription(pub &'static str);
+            impl EventDescription {
+                pub const fn new(event_type: &'static str, _: i16, _: &str) -> Self {
+                    Self(event_type)
+                }
+                pub const fn topic(self, _: &str) -> Self {
+                    self
+                }
+                pub const fn headers(self, _: &[&str]) -> Self {
+                    self
+                }
+                pub const fn variant(self, _: &str) -> Self {
+                    self
+                }
+            }
+        }
+
         pub mod __private {
-            pub use core::primitive::{i16, str, u8, usize};
+            pub use core::primitive::{bool, i16, str, u8, usize};
             pub use core::{option::Option, result::Result};
             pub use std::borrow::Cow;
             pub use std::vec::Vec;
@@ -76,6 +106,7 @@ mod app {
 
     #[derive(outbox_diesel::OutboxEvent)]
     #[outbox(aggregate = "order", crate = "renamed::outbox", version = 2, topic = "orders")]
+    #[outbox(serialize_writers)]
     pub struct Created {
         #[outbox(aggregate_id, dedup_key, header)]
         pub id: u8,
@@ -97,6 +128,17 @@ mod app {
 fn the_crate_option_replaces_every_path_to_the_library() {
     use platform::outbox::{Headers, OutboxEvent};
 
+    use platform::outbox::describe::{Described, DescribedEvent};
+
+    let [Described::Delegated { variant: "Created", events: [created], headers: [] }, paid] =
+        app::Event::EVENTS
+    else {
+        panic!("a delegated event and an own one")
+    };
+    for (described, event_type) in [(created, "order.created"), (paid, "order.paid")] {
+        assert!(matches!(described, Described::Event(event) if event.0 == event_type));
+    }
+
     let created = app::Event::Created(app::Created { id: 7 });
     let mut headers = Headers(Vec::new());
     created.headers(&mut headers);
@@ -106,6 +148,7 @@ fn the_crate_option_replaces_every_path_to_the_library() {
     assert_eq!((created.aggregate_type(), created.topic()), ("order", "orders"));
     assert_eq!((created.event_type(), created.event_version()), ("order.created", 2));
     assert_eq!((created.payload_limit(), app::Event::Paid { id: 8 }.payload_limit()), (8, 9));
+    assert!(created.serialize_writers());
     created.write_payload(&mut Vec::new()).expect("nothing is written");
     assert_eq!(app::Event::Paid { id: 8 }.aggregate_id().expect("the id is there"), "8");
 }

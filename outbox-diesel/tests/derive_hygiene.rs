@@ -126,6 +126,13 @@ mod linted {
         Tuple(u32, u32),
     }
 
+    ::outbox_diesel::outbox_events! {
+        pub(super) enum Listed {
+            Young,
+            Alternative(Both),
+        }
+    }
+
     impl Young {
         pub(super) const fn new(id: u32) -> Self {
             #[allow(deprecated)]
@@ -183,6 +190,7 @@ fn fields_named_like_locals_are_the_fields() {
 fn strict_lints_accept_the_expansion() {
     let new = linted::Young::new(6);
     assert_eq!(new.aggregate_id().as_deref(), ::std::result::Result::Ok("7"));
+    assert_eq!(<linted::Listed as ::outbox_diesel::EventSet>::MEMBERS.len(), 2);
     let new = linted::Both::New { used: 1, unused: 2, third: 3 };
     assert_eq!(headers(&new), r#"["2", "1"]"#);
 }

@@ -26,6 +26,7 @@ pub(crate) struct Row {
     pub(crate) dedup_key: Option<String>,
     pub(crate) payload: RawJson,
     pub(crate) headers: RawJson,
+    pub(crate) serialize_writers: bool,
 }
 
 impl Row {
@@ -71,6 +72,7 @@ impl Row {
             dedup_key,
             payload: RawJson(payload),
             headers: RawJson(headers),
+            serialize_writers: event.serialize_writers(),
         })
     }
 }

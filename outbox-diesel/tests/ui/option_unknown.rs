@@ -2,7 +2,7 @@ use outbox_diesel::OutboxEvent;
 use serde::Serialize;
 
 #[derive(Serialize, OutboxEvent)]
-#[outbox(aggregate = "order", rename_all = "snake_case")]
+#[outbox(aggregate = "order", colour = "red")]
 struct OrderCreated {
     #[outbox(aggregate_id)]
     id: i64,

@@ -1,0 +1,7 @@
+use outbox_diesel::outbox_events;
+
+struct OrderCreated;
+
+outbox_events! { OrderCreated }
+
+fn main() {}
