@@ -39,6 +39,8 @@ mod retry;
 mod partition;
 #[cfg(feature = "relay")]
 pub mod relay;
+#[cfg(feature = "emit")]
+pub mod inbox;
 #[cfg(feature = "testing")]
 pub mod testing;
 

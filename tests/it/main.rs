@@ -8,6 +8,8 @@ mod emit_order;
 mod emit_payload;
 mod emit_statements;
 mod emit_transaction;
+mod inbox;
+mod inbox_retention;
 mod migrate;
 mod relay;
 mod testing;
