@@ -47,12 +47,17 @@ pub enum Handled<T> {
 /// The memory of one consumer: which events it has handled.
 ///
 /// ```
+/// use diesel::connection::LoadConnection;
+/// use diesel::pg::Pg;
 /// use diesel::prelude::*;
 /// use outbox_diesel::inbox::{Handled, Inbox};
 ///
 /// diesel::table! { balances (account) { account -> Text, cents -> BigInt } }
 ///
-/// fn on_paid(conn: &mut PgConnection, id: uuid::Uuid, cents: i64) -> QueryResult<()> {
+/// fn on_paid<C>(conn: &mut C, id: uuid::Uuid, cents: i64) -> QueryResult<()>
+/// where
+///     C: LoadConnection<Backend = Pg>, // a PgConnection, or a guard of a pool of them
+/// {
 ///     let inbox = Inbox::new("accounting").expect("not empty and not long");
 ///     let handled = inbox.once(conn, id, |conn| {
 ///         diesel::update(balances::table.find("sales"))

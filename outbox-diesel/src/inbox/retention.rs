@@ -49,7 +49,9 @@ pub fn keep_partitions_ahead<C: LoadConnection<Backend = Pg>>(conn: &mut C) -> Q
 ///
 /// ```no_run
 /// use outbox_diesel::inbox;
-/// # fn nightly(conn: &mut diesel::PgConnection) -> diesel::QueryResult<()> {
+/// # fn nightly<C: diesel::connection::LoadConnection<Backend = diesel::pg::Pg>>(
+/// #     conn: &mut C,
+/// # ) -> diesel::QueryResult<()> {
 /// inbox::keep_partitions_ahead(conn)?;
 /// while inbox::drop_partitions(conn, inbox::RETENTION)? > 0 {}
 /// # Ok(())
