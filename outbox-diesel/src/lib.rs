@@ -41,6 +41,8 @@ mod partition;
 pub mod relay;
 #[cfg(feature = "emit")]
 pub mod inbox;
+#[cfg(feature = "consumer")]
+pub mod consumer;
 #[cfg(feature = "testing")]
 pub mod testing;
 

@@ -1,5 +1,8 @@
 //! Integration tests, one file per stage.
 
+mod consumer;
+mod consumer_failures;
+mod consumer_takeover;
 mod database;
 mod emit_cancel;
 mod emit_connections;

@@ -7,6 +7,7 @@ mod eventually;
 mod redis;
 mod relays;
 mod sent;
+mod stream;
 
 pub use database::{Scalar, TestDatabase};
 pub use event::TestEvent;
@@ -14,3 +15,4 @@ pub use eventually::eventually;
 pub use redis::TestRedis;
 pub use relays::{SOON, quick};
 pub use sent::Sent;
+pub use stream::TestStream;
