@@ -35,7 +35,7 @@ impl Worker {
     pub(super) async fn claim(&mut self, conn: &mut MultiplexedConnection) -> RedisResult<()> {
         for number in 0..self.streams.len() {
             loop {
-                let room = self.settings.prefetch.saturating_sub(self.lanes.held());
+                let room = self.room();
                 if room == 0 || self.stop.is_some() {
                     return Ok(());
                 }
@@ -79,7 +79,7 @@ impl Worker {
             );
             self.attempts.shutdown().await;
         }
-        let page = page.and_then(Result::ok).map_or(Vec::new(), |page| page.entries);
+        let page = page.and_then(Result::ok).unwrap_or_default();
         if let Err(lost) = self.hand_over(page).await {
             warn!(
                 cause = chain(&lost),

@@ -45,6 +45,9 @@ pub struct Unreadable;
 /// Names and values, in order.
 pub(super) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
+/// Per stream, by its number, what was read.
+pub(super) type Page = Vec<(usize, Vec<Entry>)>;
+
 /// Streams' names, and what was read of each.
 type Streams = Vec<(Vec<u8>, Vec<Entry>)>;
 

@@ -9,7 +9,7 @@ use redis::{
 };
 
 use super::Start;
-use super::entry::{self, Entry, EntryId, Unreadable};
+use super::entry::{self, Entry, EntryId, Page, Unreadable};
 
 /// Entries that one command names at most.
 const PAGE: usize = 1000;
@@ -66,12 +66,12 @@ impl Group {
 
     /// Waits for entries that nobody in the group was given yet: per stream (by number) the next.
     pub(super) async fn read_new(
-        &self,
+        self,
         mut conn: MultiplexedConnection,
         streams: Vec<(usize, String)>,
         count: usize,
         block: Duration,
-    ) -> RedisResult<Vec<(usize, Vec<Entry>)>> {
+    ) -> RedisResult<Page> {
         let mut read = cmd("XREADGROUP");
         read.arg("GROUP").arg(&self.name).arg(&self.consumer).arg("COUNT").arg(count);
         // 0 would block without end.
@@ -96,8 +96,8 @@ impl Group {
     /// The next page of what this consumer was given and has not acknowledged.
     pub(super) async fn read_own(
         &self,
-        mut conn: MultiplexedConnection,
-        stream: String,
+        conn: &mut MultiplexedConnection,
+        stream: &str,
         after: EntryId,
         count: usize,
     ) -> RedisResult<Vec<Entry>> {
@@ -107,13 +107,13 @@ impl Group {
             .arg("COUNT")
             .arg(count)
             .arg("STREAMS")
-            .arg(&stream)
+            .arg(stream)
             .arg(after.to_string())
-            .query_async(&mut conn)
+            .query_async(conn)
             .await?;
         let mut pages = entry::streams(answer).map_err(unreadable)?;
         let mut entries = pages.pop().map(|(_, entries)| entries).unwrap_or_default();
-        self.count_deliveries(&mut conn, &stream, &mut entries).await?;
+        self.count_deliveries(conn, stream, &mut entries).await?;
         Ok(entries)
     }
 

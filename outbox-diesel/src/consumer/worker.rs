@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 
 use super::ConsumerError;
 use super::attempt::{Attempt, Outcome, attempt, pause};
-use super::entry::{Entry, EntryId};
+use super::entry::{Entry, EntryId, Page};
 use super::group::{Group, connect};
 use super::lanes::{Item, Lanes};
 use super::options::{Settings, Start};
@@ -42,12 +42,6 @@ pub(super) struct Stream {
     own: Option<EntryId>,
     /// Where the search for entries of silent consumers goes on.
     pub(super) claim_from: EntryId,
-}
-
-/// What a read has found: whether it was delivered before, and per stream its entries.
-pub(super) struct Page {
-    redelivered: bool,
-    pub(super) entries: Vec<(usize, Vec<Entry>)>,
 }
 
 pub(super) type Reading = Pin<Box<dyn Future<Output = RedisResult<Page>> + Send>>;
@@ -117,6 +111,8 @@ impl Worker {
         let mut tick = tokio::time::interval(self.settings.tick());
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while self.stop.is_none() {
+            self.read_own(&mut conn).await?;
+            self.settle(&mut conn).await?;
             self.start(&mut conn).await?;
             if reading.is_none() {
                 *reading = self.read(&reader);
@@ -133,7 +129,11 @@ impl Worker {
                 }
                 page = async { reading.as_mut().expect("checked").await }, if reading.is_some() => {
                     *reading = None;
-                    self.take(&mut conn, page?).await?;
+                    for (number, entries) in page? {
+                        for entry in entries {
+                            self.receive(number, entry, false);
+                        }
+                    }
                     self.settle(&mut conn).await?;
                 }
                 _ = tick.tick() => {
@@ -199,40 +199,38 @@ impl Worker {
     }
 
     fn read(&self, reader: &MultiplexedConnection) -> Option<Reading> {
-        let room = self.settings.prefetch.saturating_sub(self.lanes.held());
-        if room == 0 {
+        let room = self.room();
+        if room == 0 || self.streams.iter().any(|stream| stream.own.is_some()) {
             return None;
         }
         let (group, reader) = (self.group.clone(), reader.clone());
         let numbered = self.streams.iter().enumerate();
-        if let Some((number, stream)) = numbered.clone().find(|(_, stream)| stream.own.is_some()) {
-            let (name, after) = (stream.name.to_string(), stream.own.unwrap_or(EntryId::ZERO));
-            return Some(Box::pin(async move {
-                let entries = group.read_own(reader, name, after, room).await?;
-                Ok(Page { redelivered: true, entries: vec![(number, entries)] })
-            }));
-        }
         let streams: Vec<_> =
             numbered.map(|(number, stream)| (number, stream.name.to_string())).collect();
         let (block, each) = (self.settings.block, (room / streams.len()).max(1));
-        Some(Box::pin(async move {
-            let entries = group.read_new(reader, streams, each, block).await?;
-            Ok(Page { redelivered: false, entries })
-        }))
+        Some(Box::pin(group.read_new(reader, streams, each, block)))
     }
 
-    async fn take(&mut self, conn: &mut MultiplexedConnection, page: Page) -> RedisResult<()> {
-        for (number, entries) in page.entries {
-            if page.redelivered {
+    /// Reads what this consumer was given before. Not beside the loop, as what is new: an entry
+    /// that is settled while its page is under way would look like one that is not in hand.
+    async fn read_own(&mut self, conn: &mut MultiplexedConnection) -> RedisResult<()> {
+        for number in 0..self.streams.len() {
+            while let Some(after) = self.streams[number].own {
+                let room = self.room();
+                if room == 0 || self.stop.is_some() {
+                    return Ok(());
+                }
+                let name = Arc::clone(&self.streams[number].name);
+                let entries = self.group.read_own(conn, &name, after, room).await?;
                 self.streams[number].own = entries.last().map(|entry| entry.id);
                 self.receive_again(conn, number, entries).await?;
-            } else {
-                for entry in entries {
-                    self.receive(number, entry, false);
-                }
             }
         }
         Ok(())
+    }
+
+    pub(super) fn room(&self) -> usize {
+        self.settings.prefetch.saturating_sub(self.lanes.held())
     }
 
     /// What was delivered before was not necessarily tried: being read does not count as a try.
