@@ -46,7 +46,8 @@
 //!   entries out to all consumers of a group, so two that read one stream can handle two events of
 //!   an aggregate at the same time, and one that takes over an older entry may come after the other
 //!   has handled a newer one. Where order matters, read each stream with one consumer at a time:
-//!   spread a topic with `StreamNaming::PerShard` and give each consumer streams of its own.
+//!   spread a topic with `StreamNaming::PerShard` and give each consumer streams of its own, or let
+//!   them agree by [`exclusive`](Consumer::exclusive) leases.
 //! * **A poisonous event blocks nothing for ever.** After
 //!   [`max_deliveries`](Consumer::max_deliveries) tries it is moved, with its fields and the error,
 //!   to the stream `<stream>:dead`, and the next event of its aggregate goes on. Tries are counted
@@ -70,6 +71,7 @@ mod group;
 mod settle;
 mod worker;
 mod custody;
+mod lease;
 mod receive;
 mod handle;
 

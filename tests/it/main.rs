@@ -1,6 +1,7 @@
 //! Integration tests, one file per stage.
 
 mod consumer;
+mod consumer_exclusive;
 mod consumer_failures;
 mod consumer_takeover;
 mod database;

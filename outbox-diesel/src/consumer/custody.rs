@@ -34,7 +34,7 @@ impl Worker {
     /// Takes over from consumers that have not been heard of.
     pub(super) async fn claim(&mut self, conn: &mut MultiplexedConnection) -> RedisResult<()> {
         for number in 0..self.streams.len() {
-            loop {
+            while self.is_mine(number) {
                 let room = self.room();
                 if room == 0 || self.stop.is_some() {
                     return Ok(());
@@ -100,6 +100,6 @@ impl Worker {
             let held: Vec<_> = self.lanes.held_of(number).collect();
             self.group.set_idle(&mut conn, &stream.name, &held, self.settings.claim_after).await?;
         }
-        Ok(())
+        self.give_back(&mut conn).await
     }
 }

@@ -273,6 +273,6 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn unreadable(error: Unreadable) -> RedisError {
+pub(super) fn unreadable(error: Unreadable) -> RedisError {
     RedisError::from((ErrorKind::UnexpectedReturnType, "unreadable", error.to_string()))
 }

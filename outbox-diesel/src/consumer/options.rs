@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Consumer;
+use super::lease::Leasing;
 use super::route::Unhandled;
 
 /// Settings, each with a default.
@@ -23,6 +24,22 @@ impl Consumer {
     /// Where the group begins if it does not exist yet. Default: [`Start::Beginning`].
     pub fn start(mut self, start: Start) -> Self {
         self.settings.start = start;
+        self
+    }
+
+    /// Reads each stream only while this consumer holds its lease, a key in Redis that is renewed
+    /// four times in this time: several consumers may run, and one of them works on a stream, so
+    /// that order per aggregate holds across them. When a holder dies, another one takes over after
+    /// this time, and begins with everything that is pending, in the stream's order.
+    ///
+    /// A stream is read by a script that checks the lease, and a handler starts only if its timeout
+    /// ends within the lease by this process's clock. A commit that was under way when its handler
+    /// ran out of time may still arrive; with an inbox, the successor's handler of the same event
+    /// waits for it. All consumers of the group must say so. A Redis that fails over to a replica
+    /// may forget a lease: until the old holder hears of it, two may handle events. Streams are
+    /// polled every 20 ms instead of waited for. Must be twice the handler timeout. Default: off.
+    pub fn exclusive(mut self, lease: Duration) -> Self {
+        self.settings.exclusive = Some(lease);
         self
     }
 
@@ -117,6 +134,7 @@ pub enum Start {
 pub(super) struct Settings {
     pub(super) streams: Vec<String>,
     pub(super) start: Start,
+    pub(super) exclusive: Option<Duration>,
     pub(super) concurrency: usize,
     pub(super) prefetch: usize,
     pub(super) max_deliveries: u32,
@@ -137,6 +155,7 @@ impl Default for Settings {
         Self {
             streams: Vec::new(),
             start: Start::default(),
+            exclusive: None,
             concurrency: 16,
             prefetch: 1000,
             max_deliveries: 10,
@@ -171,12 +190,21 @@ impl Settings {
                 handler_timeout: self.handler_timeout,
             });
         }
+        if let Some(lease) = self.exclusive
+            && lease < self.handler_timeout * 2
+        {
+            return Err(InvalidConsumerOptions::LeaseTooShort {
+                lease,
+                handler_timeout: self.handler_timeout,
+            });
+        }
         Ok(())
     }
 
     /// How often entries in hand are kept from being claimed, and those of others looked at.
     pub(super) fn tick(&self) -> Duration {
-        self.claim_after / 3
+        let claims = self.claim_after / 3;
+        self.exclusive.map_or(claims, |lease| claims.min(Leasing::tick(lease)))
     }
 }
 
@@ -200,6 +228,16 @@ pub enum InvalidConsumerOptions {
     ClaimTooSoon {
         /// When entries of silent consumers are claimed.
         claim_after: Duration,
+        /// How long a handler may take.
+        handler_timeout: Duration,
+    },
+    /// No handler could start so that it ends within the lease.
+    #[error(
+        "the lease ({lease:?}) must be twice as long as a handler may take ({handler_timeout:?})"
+    )]
+    LeaseTooShort {
+        /// How long a stream is leased.
+        lease: Duration,
         /// How long a handler may take.
         handler_timeout: Duration,
     },

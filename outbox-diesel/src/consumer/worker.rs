@@ -15,6 +15,7 @@ use super::attempt::{Attempt, Outcome, attempt, pause};
 use super::entry::{Entry, EntryId, Page};
 use super::group::{Group, connect};
 use super::lanes::{Item, Lanes};
+use super::lease::{Leasing, POLL};
 use super::options::{Settings, Start};
 use super::receive::Receiver;
 use super::route::{Routes, chain};
@@ -29,6 +30,8 @@ pub(super) struct Worker {
     pub(super) lanes: Lanes,
     pub(super) settling: Settling,
     pub(super) attempts: JoinSet<Attempt>,
+    /// Set where each stream is read by one consumer at a time.
+    pub(super) leasing: Option<Leasing>,
     /// Groups exist as far as we know: one that does not was lost.
     created: bool,
     /// Why the consumer must stop.
@@ -39,7 +42,10 @@ pub(super) struct Stream {
     pub(super) name: Arc<str>,
     pub(super) dead: String,
     /// What this consumer was given before comes before what is new.
-    own: Option<EntryId>,
+    pub(super) own: Option<EntryId>,
+    /// The key of its lease, and when ours ends at the latest, by this process's clock.
+    pub(super) lease: String,
+    pub(super) leased_until: Option<Instant>,
     /// Where the search for entries of silent consumers goes on.
     pub(super) claim_from: EntryId,
 }
@@ -48,6 +54,7 @@ pub(super) type Reading = Pin<Box<dyn Future<Output = RedisResult<Page>> + Send>
 
 impl Worker {
     pub(super) fn new(client: Client, group: Group, settings: Settings, routes: Routes) -> Self {
+        let leasing = settings.exclusive.map(Leasing::new);
         let streams = settings
             .streams
             .iter()
@@ -55,6 +62,8 @@ impl Worker {
                 name: Arc::from(name.as_str()),
                 dead: format!("{name}:dead"),
                 own: None,
+                lease: format!("outbox:lease:{{{name}}}:{}", group.name),
+                leased_until: None,
                 claim_from: EntryId::ZERO,
             })
             .collect();
@@ -67,6 +76,7 @@ impl Worker {
             lanes: Lanes::default(),
             settling: Settling::default(),
             attempts: JoinSet::new(),
+            leasing,
             created: false,
             stop: None,
         }
@@ -107,11 +117,16 @@ impl Worker {
         for stream in &mut self.streams {
             stream.own = Some(EntryId::ZERO);
         }
+        self.renew(&mut conn).await?;
         self.settle(&mut conn).await?;
         let mut tick = tokio::time::interval(self.settings.tick());
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while self.stop.is_none() {
             self.read_own(&mut conn).await?;
+            let mut poll = self.leasing.is_some().then(|| Instant::now() + POLL);
+            if self.read_leased(&mut conn).await? {
+                poll = poll.map(|_| Instant::now());
+            }
             self.settle(&mut conn).await?;
             self.start(&mut conn).await?;
             if reading.is_none() {
@@ -137,11 +152,13 @@ impl Worker {
                     self.settle(&mut conn).await?;
                 }
                 _ = tick.tick() => {
+                    self.renew(&mut conn).await?;
                     self.keep(&mut conn).await?;
                     self.claim(&mut conn).await?;
                     self.settle(&mut conn).await?;
                 }
                 () = sleep_until(due) => {}
+                () = sleep_until(poll) => {}
             }
         }
         Ok(())
@@ -178,7 +195,12 @@ impl Worker {
         while self.has_capacity()
             && let Some(item) = self.lanes.next(Instant::now())
         {
-            items.push(item);
+            if self.may_start(item.place.0) {
+                items.push(item);
+            } else {
+                // Its lease is lost or about to be renewed.
+                self.lanes.failed(item.delivery, Instant::now() + POLL);
+            }
         }
         // Before they run: a try that ends the process counts too.
         let again = items.iter().filter(|item| item.redelivered);
@@ -200,7 +222,10 @@ impl Worker {
 
     fn read(&self, reader: &MultiplexedConnection) -> Option<Reading> {
         let room = self.room();
-        if room == 0 || self.streams.iter().any(|stream| stream.own.is_some()) {
+        if room == 0
+            || self.leasing.is_some()
+            || self.streams.iter().any(|stream| stream.own.is_some())
+        {
             return None;
         }
         let (group, reader) = (self.group.clone(), reader.clone());
@@ -215,7 +240,7 @@ impl Worker {
     /// that is settled while its page is under way would look like one that is not in hand.
     async fn read_own(&mut self, conn: &mut MultiplexedConnection) -> RedisResult<()> {
         for number in 0..self.streams.len() {
-            while let Some(after) = self.streams[number].own {
+            while let Some(after) = self.streams[number].own.filter(|_| self.is_mine(number)) {
                 let room = self.room();
                 if room == 0 || self.stop.is_some() {
                     return Ok(());
