@@ -159,6 +159,10 @@ mod partition;
 pub mod replay;
 #[cfg(feature = "relay")]
 pub mod relay;
+#[cfg(feature = "emit")]
+pub mod inbox;
+#[cfg(feature = "consumer")]
+pub mod consumer;
 #[cfg(feature = "relay")]
 pub mod admin;
 #[cfg(feature = "testing")]

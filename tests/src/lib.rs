@@ -17,6 +17,7 @@ mod mishap;
 mod relay_thread;
 mod relay_process;
 mod scene;
+mod stream;
 
 pub use backlog::backlog;
 pub use database::{Scalar, TestDatabase};
@@ -30,5 +31,6 @@ pub use relay_thread::RelayThread;
 pub use relays::{Crashable, SOON, orders, quick, quick_heartbeat, quick_lease};
 pub use scene::Scene;
 pub use sent::Sent;
+pub use stream::TestStream;
 pub use timeline::insert;
 pub use writers::{Writers, Writing};

@@ -1,0 +1,58 @@
+//! One try of one event, and when to try it again.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+
+use super::delivery::Delivery;
+use super::lanes::Place;
+use super::route::{Handler, chain, is_final};
+
+/// How a try ended.
+pub(super) struct Attempt {
+    pub(super) place: Place,
+    pub(super) delivery: Delivery,
+    pub(super) outcome: Outcome,
+}
+
+pub(super) enum Outcome {
+    /// The handler's transaction has committed, or it had before.
+    Handled,
+    /// To be tried again, unless it was the last time.
+    Failed { error: String },
+    /// Trying again is in vain.
+    Rejected { error: String },
+}
+
+/// Runs the handler: it may fail, panic or hang.
+pub(super) async fn attempt(
+    handler: Handler,
+    place: Place,
+    delivery: Delivery,
+    timeout: Duration,
+) -> Attempt {
+    let tried = delivery.clone();
+    // The handler is called inside too: it may panic before it makes a future.
+    let outcome = AssertUnwindSafe(async move { handler(tried).await }).catch_unwind();
+    let outcome = match tokio::time::timeout(timeout, outcome).await {
+        Ok(Ok(Ok(()))) => Outcome::Handled,
+        Ok(Ok(Err(error))) => {
+            let text = chain(&*error);
+            if is_final(&*error) {
+                Outcome::Rejected { error: text }
+            } else {
+                Outcome::Failed { error: text }
+            }
+        }
+        Ok(Err(_)) => Outcome::Failed { error: "the handler panicked".to_owned() },
+        Err(_) => Outcome::Failed { error: format!("the handler took longer than {timeout:?}") },
+    };
+    Attempt { place, delivery, outcome }
+}
+
+/// A pause of random length below a bound that doubles with each try (full jitter).
+pub(super) fn pause(base: Duration, cap: Duration, attempt: u32) -> Duration {
+    let doublings = attempt.saturating_sub(1).min(31);
+    base.saturating_mul(1 << doublings).min(cap).mul_f64(fastrand::f64())
+}
