@@ -19,6 +19,7 @@ mod guard;
 mod migrate;
 mod pgbouncer;
 mod property;
+mod read_heavy;
 mod relay;
 mod retry_passed;
 mod testing;
