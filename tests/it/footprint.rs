@@ -75,9 +75,9 @@ async fn drain(events: u32, aggregates: u32, bytes: u32) -> Footprint {
         "SELECT sum(n_dead_tup)::bigint FROM pg_stat_user_tables
          WHERE schemaname = 'outbox' AND relname LIKE 'events%'",
     );
-    scene.verdict().await.assert_clean(0);
     let footprint = Footprint { events, time, peak_memory, wal, dead_tuples };
     footprint.print();
+    scene.verdict().await.assert_clean(0);
     footprint
 }
 

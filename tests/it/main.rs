@@ -43,6 +43,7 @@ mod partition_locks;
 mod pgbouncer;
 mod property;
 mod read;
+mod read_heavy;
 mod relay;
 mod retention;
 mod retention_relay;

@@ -77,7 +77,7 @@ impl Arrivals {
             let mut from = "-".to_owned();
             loop {
                 let page: StreamRangeReply = conn
-                    .xrange_count(stream, &from, "+", 5_000)
+                    .xrange_count(stream, &from, "+", 500)
                     .await
                     .unwrap_or_else(|error| panic!("reads {stream}: {error}"));
                 let Some(last) = page.ids.last() else { break };

@@ -2,10 +2,13 @@
 
 use std::env;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{Client, Commands as _};
+use ::redis::{AsyncConnectionConfig, Client, Commands as _};
 use xtask::redis::{Options, Redis};
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A prefix on a shared Redis. Its keys are deleted when the value is dropped.
 #[derive(Debug)]
@@ -44,7 +47,14 @@ impl TestRedis {
 
     /// A connection.
     pub async fn connect(&self) -> MultiplexedConnection {
-        self.client.get_multiplexed_async_connection().await.expect("Redis takes connections")
+        // On a busy machine a page of large entries takes longer than the default of half a second.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        self.client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .expect("Redis takes connections")
     }
 }
 

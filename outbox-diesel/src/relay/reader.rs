@@ -51,6 +51,8 @@ pub(super) struct Reader {
     filters_at: i64,
     /// The newest filter of any subscription when they were read.
     newest_filter: i64,
+    /// How many events to ask for, if fewer than are allowed: see [`events_to_ask_for`].
+    asked: Option<u16>,
 }
 
 impl Reader {
@@ -106,7 +108,9 @@ impl Reader {
         let seq = group.iter().map(|shard| self.at[shard].seq).min().unwrap_or(0);
         let numbers: Vec<i16> = group.iter().map(|shard| i16::from(*shard)).collect();
         let mut chunk = self.spare.pop().unwrap_or_default();
-        let reach = read::read(session, diff, &numbers, seq, limits, &mut chunk).await?;
+        let asked = Limits { events: self.asked.unwrap_or(limits.events), ..limits };
+        let reach = read::read(session, diff, &numbers, seq, asked, &mut chunk).await?;
+        self.asked = events_to_ask_for(&chunk, asked, limits);
 
         let mut moves = Vec::with_capacity(group.len());
         for shard in group {
@@ -202,4 +206,17 @@ impl Reader {
             .find(|filter| filter.from_tick <= from.id)
             .and_then(|filter| filter.topics.clone())
     }
+}
+
+/// PostgreSQL unpacks every event that a read may take, to find where the chunk is full: of large
+/// ones it must not be asked for many more than fit, or a backlog is unpacked once per chunk.
+fn events_to_ask_for(chunk: &Chunk, asked: Limits, limits: Limits) -> Option<u16> {
+    let bytes: usize = chunk.messages().map(|m| m.payload().len() + m.headers().len()).sum();
+    let is_heavy = u32::try_from(bytes).map_or(true, |bytes| bytes >= limits.bytes / 2);
+    let twice = if is_heavy {
+        u16::try_from(chunk.len().saturating_mul(2)).unwrap_or(u16::MAX)
+    } else {
+        asked.events.saturating_mul(2)
+    };
+    (twice < limits.events).then_some(twice)
 }

@@ -44,12 +44,12 @@ impl Broker {
         }
     }
 
-    /// Rejects the odd aggregates or the even ones; Redis rejects all.
+    /// Rejects every second version of each aggregate; Redis rejects all.
     pub(crate) async fn reject(&self, odd: bool) {
         match self {
             Self::Memory(broker) => broker.reject(move |event| {
-                let aggregate: usize = event.aggregate_id().parse().expect("a number");
-                (aggregate % 2 == usize::from(odd)).then(|| "not now".to_owned())
+                let rejects = version(event.payload()) % 2 == i64::from(odd);
+                rejects.then(|| "not now".to_owned())
             }),
             // The key holds something else for a while.
             Self::Redis(redis) => {
@@ -142,8 +142,12 @@ async fn call(redis: &TestRedis, script: &str) {
 
 fn note(arrived: &mut Arrived, aggregate: &str, payload: &str) {
     let aggregate: usize = aggregate.parse().expect("a number");
+    arrived[aggregate].push(version(payload));
+}
+
+fn version(payload: &str) -> i64 {
     let payload: serde_json::Value = serde_json::from_str(payload).expect("JSON");
-    arrived[aggregate].push(payload["v"].as_i64().expect("a version"));
+    payload["v"].as_i64().expect("a version")
 }
 
 /// Takes apart two interleaved sequences that both count up from 1. What belongs to neither goes to
