@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use super::Heartbeat;
 use super::backoff::Backoff;
 use super::health::{Health, HealthCell};
 use super::reader::{Reader, Step};
@@ -55,6 +56,7 @@ pub(super) struct Worker<P> {
     pub(super) retry_chunk: Chunk,
     pub(super) clocks: Clocks,
     pub(super) diffs: Diffs,
+    heartbeat: Heartbeat,
     /// How many events to publish at once: fewer after a panic of the publisher, until the event
     /// is found at which it panics.
     pub(super) width: usize,
@@ -107,6 +109,7 @@ impl<P: Publisher> Worker<P> {
         leases: Arc<Leases>,
         health: HealthCell,
         publisher: P,
+        heartbeat: Heartbeat,
     ) -> Self {
         let stamp = Stamp {
             source: uuid::Uuid::nil(),
@@ -129,6 +132,7 @@ impl<P: Publisher> Worker<P> {
             retry_chunk: Chunk::default(),
             clocks: Clocks::default(),
             diffs: Diffs::default(),
+            heartbeat,
             width: usize::MAX,
             upkeep_trouble: None,
         }
@@ -196,6 +200,7 @@ impl<P: Publisher> Worker<P> {
         }
         self.health.set(Health::Stopping);
         self.settle(session, Mode::Durable).await?;
+        self.heartbeat.end().await;
         let shards = self.shards.keys().map(|shard| i16::from(*shard)).collect();
         lease::release(session, &self.who, shards).await?;
         lease::leave(session, &self.who).await?;
