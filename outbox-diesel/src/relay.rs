@@ -119,11 +119,21 @@ async fn run<P: Publisher>(relay: Relay<P>, cancelled: CancellationToken, health
 
     // The heartbeat has a task and a connection of its own, so that a slow publish cannot starve
     // it. It ends with this future, however that ends.
-    let mut heartbeat = JoinSet::new();
-    heartbeat.spawn(beat(pool.clone(), options.clone(), who.clone(), Arc::clone(&leases)));
+    let retire = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    let (its_pool, its_options, its_leases) = (pool.clone(), options.clone(), Arc::clone(&leases));
+    tasks.spawn(beat(its_pool, its_options, who.clone(), its_leases, retire.clone()));
+    let heartbeat = Heartbeat { tasks, retire };
 
-    let mut worker =
-        Worker::new(pool, options.clone(), who.clone(), leases, health.clone(), publisher);
+    let mut worker = Worker::new(
+        pool,
+        options.clone(),
+        who.clone(),
+        leases,
+        health.clone(),
+        publisher,
+        heartbeat,
+    );
     let overdue = async {
         cancelled.cancelled().await;
         tokio::time::sleep(options.shutdown_timeout).await;
@@ -135,16 +145,36 @@ async fn run<P: Publisher>(relay: Relay<P>, cancelled: CancellationToken, health
             warn!(subscription = %who.subscription, ?limit, "the shutdown was abandoned; shards are taken over when their lease ends");
         }
     }
-    heartbeat.shutdown().await;
+    drop(worker);
     health.set(Health::Stopped);
 }
 
-async fn beat(pool: Pool, options: RelayOptions, who: Identity, leases: Arc<Leases>) {
+/// The heartbeat's task.
+struct Heartbeat {
+    tasks: JoinSet<()>,
+    retire: CancellationToken,
+}
+
+impl Heartbeat {
+    /// Returns after the last beat. One that came after the goodbye would make the others leave
+    /// shards to a relay that is gone, for the length of a lease.
+    async fn end(&mut self) {
+        self.retire.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+async fn beat(
+    pool: Pool,
+    options: RelayOptions,
+    who: Identity,
+    leases: Arc<Leases>,
+    retire: CancellationToken,
+) {
     let mut session = None;
     let mut pace = tokio::time::interval(options.heartbeat);
     pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        pace.tick().await;
+    while retire.run_until_cancelled(pace.tick()).await.is_some() {
         if let Err(error) = beat_once(&pool, &options, &who, &leases, &mut session).await {
             debug!(subscription = %who.subscription, cause = chain(&error), "the heartbeat failed");
             session = None;

@@ -120,10 +120,14 @@ async fn a_relay_that_slept_through_its_lease_neither_publishes_nor_settles() {
         database.insert(&order.to_string());
     }
     is_asleep.recv().await.unwrap();
-    // Its leases run out, and it is not counted as live.
-    database.sql(
-        "UPDATE outbox.cursors SET owner = gen_random_uuid(), leased_until = '-infinity'; DELETE FROM outbox.relays",
-    );
+    // As if its heartbeat slept too: its leases run out, and it is not counted as live.
+    let id: uuid::Uuid = database.value("SELECT id FROM outbox.relays");
+    database.sql(&format!(
+        "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER silence BEFORE INSERT ON outbox.relays FOR EACH ROW WHEN (NEW.id = '{id}') EXECUTE FUNCTION nothing();
+         DELETE FROM outbox.relays;
+         UPDATE outbox.cursors SET owner = gen_random_uuid(), leased_until = '-infinity'"
+    ));
     let relay = Crashable::start(&database, "default", broker.clone(), quick()).await;
     let expected: Vec<_> = (0..20).map(|n| n.to_string()).collect();
     let mut sent = orders(&broker, 20).await;
@@ -164,4 +168,17 @@ async fn a_call_that_arrives_after_a_take_over_is_refused() {
     assert_eq!(orders(&broker, 2).await, ["a", "b"]);
     relay.shutdown().await;
     assert_eq!(broker.delivered().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_said_goodbye_is_not_heard_of_again() {
+    let database = TestDatabase::new();
+    let broker = RecordingPublisher::default();
+    let options = quick().heartbeat(Duration::from_millis(1));
+    for _ in 0..10 {
+        let relay = database.relay_with(broker.clone(), options.clone()).await;
+        until(&database, "SELECT count(*) = 16 FROM outbox.cursors WHERE owner IS NOT NULL").await;
+        relay.shutdown().await;
+        assert!(database.value::<bool>("SELECT count(*) = 0 FROM outbox.relays"));
+    }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use super::Heartbeat;
 use super::backoff::Backoff;
 use super::health::{Health, HealthCell};
 use super::reader::{Reader, Step};
@@ -60,6 +61,7 @@ pub(super) struct Worker<P> {
     pub(super) clocks: Clocks,
     pub(super) upkeep: Upkeep,
     pub(super) diffs: Diffs,
+    heartbeat: Heartbeat,
     /// How many events to publish at once: fewer after a panic of the publisher, until the event
     /// is found at which it panics.
     pub(super) width: usize,
@@ -115,6 +117,7 @@ impl<P: Publisher> Worker<P> {
         leases: Arc<Leases>,
         health: HealthCell,
         publisher: P,
+        heartbeat: Heartbeat,
     ) -> Self {
         let stamp = Stamp {
             source: uuid::Uuid::nil(),
@@ -139,6 +142,7 @@ impl<P: Publisher> Worker<P> {
             clocks: Clocks::default(),
             upkeep: Upkeep::default(),
             diffs: Diffs::default(),
+            heartbeat,
             width: usize::MAX,
             replaying: Replaying::default(),
             revision: 0,
@@ -211,6 +215,7 @@ impl<P: Publisher> Worker<P> {
         }
         self.health.set(Health::Stopping);
         self.settle(session, Mode::Durable).await?;
+        self.heartbeat.end().await;
         let shards = self.shards.keys().map(|shard| i16::from(*shard)).collect();
         lease::release(session, &self.who, shards).await?;
         lease::leave(session, &self.who).await?;
