@@ -12,7 +12,7 @@ use redis::AsyncCommands as _;
 async fn sixteen_shards_and_two_relays_that_crash_share_one_redis_stream() {
     let (database, redis) = (TestDatabase::new(), TestRedis::new());
     let publisher = || {
-        RedisPublisher::connect_lazily(&redis.url())
+        RedisPublisher::connect_lazily(redis.url())
             .unwrap()
             .stream_prefix(redis.prefix())
             .streams(StreamNaming::PerTopic)
