@@ -49,6 +49,7 @@
 //! 8. **Settle**: what was delivered moves the cursors. **Park**: what was rejected is put aside,
 //!    and so is what must wait behind it. **Retry**: it is tried again, until it is dead.
 //! 9. **Relay**: [`Relay`] does 4 to 8 in a task of the application.
+//! 10. **Admin**: what is left for people to do, one call each, is in [`admin`].
 //!
 //! # Features
 //!
@@ -57,7 +58,7 @@
 //! | | [`OutboxEvent`] and its derive: no diesel, no tokio | |
 //! | `emit` | [`Emit`], [`migrate`], [`schema`] | yes |
 //! | `async` | [`AsyncEmit`], without libpq | yes |
-//! | `relay` | [`Relay`], [`publish`], [`subscription`] | |
+//! | `relay` | [`Relay`], [`publish`], [`subscription`], [`admin`] | |
 //! | `redis` | `publish::redis` | |
 //! | `testing` | `testing`; with `relay`, a broker in memory | |
 //!
@@ -81,6 +82,7 @@
     doc = "
 [`Relay`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/relay/struct.Relay.html
 [`Publisher`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/publish/trait.Publisher.html
+[`admin`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/admin/
 [`message`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/message/
 [`publish`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/publish/
 [`subscription`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/subscription/

@@ -41,6 +41,37 @@ pub mod outbox {
         use diesel::sql_types::*;
         use crate::snapshot::sql_types::*;
 
+        /// Events that an operator gave up, and why. No foreign key: it outlives the subscription
+        outbox.discarded (subscription, seq) {
+            subscription -> Text,
+            shard -> Int2,
+            tick -> Int8,
+            seq -> Int8,
+            id -> Uuid,
+            topic -> Text,
+            aggregate_type -> Text,
+            aggregate_id -> Text,
+            event_type -> Text,
+            event_version -> Int2,
+            dedup_key -> Nullable<Text>,
+            payload -> Json,
+            headers -> Json,
+            created_at -> Timestamptz,
+            attempts -> Int4,
+            /// Why the last attempt had failed
+            error -> Nullable<Text>,
+            parked_at -> Timestamptz,
+            reason -> Text,
+            /// The database role, or who the caller said it was
+            discarded_by -> Text,
+            discarded_at -> Timestamptz,
+        }
+    }
+
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
+
         /// The log: committed events in the order they were emitted. Never updated; space comes back by dropping partitions
         outbox.events (seq) {
             /// Order of emit; position within a tick
@@ -167,6 +198,17 @@ pub mod outbox {
         use diesel::sql_types::*;
         use crate::snapshot::sql_types::*;
 
+        /// Raised by operators' calls, in their transaction: relays then look again at what is parked
+        outbox.revisions (subscription) {
+            subscription -> Text,
+            revision -> Int8,
+        }
+    }
+
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
+
         /// Named groups of relays: each has its own cursors and failures
         outbox.subscriptions (name) {
             name -> Text,
@@ -214,17 +256,20 @@ pub mod outbox {
     diesel::joinable!(cursors -> subscriptions (subscription));
     diesel::joinable!(parked -> subscriptions (subscription));
     diesel::joinable!(relays -> subscriptions (subscription));
+    diesel::joinable!(revisions -> subscriptions (subscription));
     diesel::joinable!(topic_filters -> subscriptions (subscription));
 
     diesel::allow_tables_to_appear_in_same_query!(
         cursors,
         dedup_keys,
+        discarded,
         events,
         inbox,
         meta,
         migrations,
         parked,
         relays,
+        revisions,
         subscriptions,
         ticks,
         topic_filters,
