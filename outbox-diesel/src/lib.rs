@@ -43,6 +43,8 @@ mod retry;
 mod partition;
 #[cfg(feature = "relay")]
 pub mod relay;
+#[cfg(feature = "contract")]
+pub mod contract;
 #[cfg(feature = "testing")]
 pub mod testing;
 
