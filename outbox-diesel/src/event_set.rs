@@ -134,7 +134,8 @@ pub enum DecodeError {
 /// ```
 ///
 /// It makes an enum with one variant per type, `From` each type, and [`EventSet`] for it.
-/// `outbox_events! { OrderEvent, PaymentCaptured }` without a name makes `pub enum Events`.
+/// `outbox_events! { OrderEvent, PaymentCaptured }` without a name makes `pub enum Events`. The
+/// list must not be more visible than its types (E0446 says so).
 ///
 /// Two types that declare the same event type in the same version do not compile:
 ///

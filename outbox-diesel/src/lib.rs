@@ -167,6 +167,8 @@ pub mod inbox;
 pub mod consumer;
 #[cfg(feature = "relay")]
 pub mod admin;
+#[cfg(feature = "contract")]
+pub mod contract;
 #[cfg(feature = "testing")]
 pub mod testing;
 
