@@ -5,7 +5,6 @@
 //!
 //! ```
 //! use diesel_async::AsyncPgConnection;
-//! use diesel_async::pooled_connection::AsyncDieselConnectionManager;
 //! use diesel_async::pooled_connection::bb8::Pool;
 //! use outbox_diesel::consumer::{Consumer, ConsumerHandle, Delivery, HandlerError};
 //! use outbox_diesel::inbox::Inbox;
@@ -15,7 +14,10 @@
 //!     cents: i64,
 //! }
 //!
-//! fn start(client: redis::Client, pool: Pool<AsyncPgConnection>) -> anyhow::Result<ConsumerHandle> {
+//! fn start(
+//!     client: redis::Client,
+//!     pool: Pool<AsyncPgConnection>,
+//! ) -> Result<ConsumerHandle, HandlerError> {
 //!     let inbox = Inbox::new("billing")?;
 //!     let consumer = Consumer::builder(client, "billing", "billing-1").streams(["order"]).on(
 //!         "order.created",

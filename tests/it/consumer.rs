@@ -196,7 +196,8 @@ async fn events_go_to_the_handler_of_their_type_and_version() {
         .expect("good options");
     let mut all = Vec::new();
     for _ in 0..4 {
-        all.push(got.recv().await.expect("comes"));
+        let next = tokio::time::timeout(SOON, got.recv()).await;
+        all.push(next.expect("soon").expect("comes"));
     }
     assert_eq!(all, ["any 1", "two 2", "any 3", "order.paid"]);
     running.shutdown().await.expect("stops");
@@ -221,7 +222,8 @@ async fn events_of_unknown_types_become_dead_letters_or_are_skipped_or_stop_the_
             .spawn()
             .expect("good options");
         if policy == Unhandled::Stop {
-            let stopped = running.stopped().await.expect_err("stops");
+            let stopped = tokio::time::timeout(SOON, running.stopped()).await.expect("soon");
+            let stopped = stopped.expect_err("stops");
             assert!(
                 matches!(&stopped, ConsumerError::UnknownEvent { event_type, event_version: 9, .. } if event_type == "order.renamed"),
                 "{stopped:?}"

@@ -155,3 +155,94 @@ impl Lanes {
 fn aggregate(delivery: &Delivery) -> Aggregate {
     (delivery.aggregate_type().to_owned(), delivery.aggregate_id().to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::super::entry::Entry;
+    use super::*;
+
+    fn item(aggregate: &str, ms: u64) -> Item {
+        let id = EntryId { ms, seq: 0 };
+        let fields = [
+            ("event_id", "01a22cdb-ab0e-70bd-b9d8-b7a4eea1d353"),
+            ("aggregate_type", "order"),
+            ("aggregate_id", aggregate),
+            ("event_type", "order.created"),
+            ("payload", "{}"),
+        ];
+        let fields = fields.map(|(name, value)| (name.into(), value.into())).to_vec();
+        let entry = Entry { id, fields: None, deliveries: 1 };
+        let delivery = Delivery::read(&Arc::from("orders"), &entry, fields).expect("an event");
+        Item { place: (0, id), delivery, redelivered: false }
+    }
+
+    fn lanes(items: &[(&str, u64)]) -> Lanes {
+        let mut lanes = Lanes::default();
+        for (aggregate, ms) in items {
+            let item = item(aggregate, *ms);
+            assert!(lanes.hold(item.place));
+            lanes.push(item);
+        }
+        lanes
+    }
+
+    fn next(lanes: &mut Lanes) -> Option<(u64, Delivery)> {
+        lanes.next(Instant::now()).map(|item| (item.place.1.ms, item.delivery))
+    }
+
+    #[test]
+    fn one_event_of_an_aggregate_runs_at_a_time_and_others_beside_it() {
+        let mut lanes = lanes(&[("a", 1), ("a", 2), ("b", 3)]);
+        let (first, a) = next(&mut lanes).expect("a's first");
+        let (third, b) = next(&mut lanes).expect("b's");
+        assert_eq!((first, third), (1, 3));
+        assert!(next(&mut lanes).is_none());
+        lanes.done(&b);
+        assert!(next(&mut lanes).is_none());
+        lanes.done(&a);
+        assert_eq!(next(&mut lanes).map(|next| next.0), Some(2));
+    }
+
+    #[test]
+    fn a_claimed_older_event_goes_before_those_that_have_not_begun() {
+        let mut lanes = lanes(&[("a", 5), ("a", 7), ("a", 6), ("a", 4)]);
+        let mut order = Vec::new();
+        while let Some((ms, delivery)) = next(&mut lanes) {
+            if order.is_empty() {
+                // The first one is running: this one comes next.
+                lanes.push(item("a", 3));
+            }
+            order.push(ms);
+            lanes.done(&delivery);
+        }
+        assert_eq!(order, [4, 3, 5, 6, 7]);
+    }
+
+    #[test]
+    fn a_failed_event_waits_at_the_head_of_its_aggregate_only() {
+        let mut lanes = lanes(&[("a", 1), ("a", 2), ("b", 3)]);
+        let (_, a) = next(&mut lanes).expect("a's first");
+        let due = Instant::now() + Duration::from_millis(1);
+        lanes.failed(a.with_attempt(2), due);
+        assert_eq!(lanes.next_due(), Some(due));
+        lanes.push(item("a", 0));
+        assert_eq!(next(&mut lanes).map(|next| next.0), Some(3));
+        let again = lanes.next(due).expect("due");
+        assert_eq!((again.place.1.ms, again.delivery.attempt(), again.redelivered), (1, 2, true));
+    }
+
+    #[test]
+    fn what_is_somebody_elses_is_dropped_but_not_what_runs() {
+        let mut lanes = lanes(&[("a", 1), ("a", 2), ("b", 3), ("c", 4)]);
+        let (_, a) = next(&mut lanes).expect("a's first");
+        let lost = [1, 2, 3].map(|ms| (0, EntryId { ms, seq: 0 }));
+        lanes.forget(&lost.into_iter().collect());
+        assert_eq!((lanes.held(), lanes.running()), (1, 1));
+        assert_eq!(next(&mut lanes).map(|next| next.0), Some(4));
+        lanes.done(&a);
+        assert!(next(&mut lanes).is_none());
+    }
+}
