@@ -40,13 +40,15 @@ mod rebase;
 mod replay;
 mod retry;
 mod skip;
+mod status;
 
 pub use self::discard::{Discarded, discard, discard_all};
 pub use self::filter::Filter;
-pub use self::find::{Found, Place, Status, find};
+pub use self::find::{Found, Place, find};
 pub use self::letters::{After, Letter, Page, Shown, list, show};
 pub use self::rebase::{RebasePlan, Undelivered, plan_rebase, rebase};
 pub use self::replay::{Progress, Replay, cancel_replay, replay, replay_progress};
 pub use self::retry::{retry, retry_all, retry_many};
 pub use self::skip::{Events, SkipPlan, plan_skip, skip};
+pub use self::status::Status;
 pub use crate::operation::AdminError;

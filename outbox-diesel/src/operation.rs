@@ -121,10 +121,10 @@ where
 }
 
 /// Runs a statement and returns the number of rows it touched.
-pub(crate) fn execute<'a, Q>(
-    conn: &'a mut AsyncPgConnection,
+pub(crate) fn execute<Q>(
+    conn: &mut AsyncPgConnection,
     statement: Q,
-) -> BoxFuture<'a, QueryResult<usize>>
+) -> BoxFuture<'_, QueryResult<usize>>
 where
     Q: QueryFragment<Pg> + QueryId + Send + 'static,
 {

@@ -18,7 +18,7 @@ async fn an_event_is_found_by_its_id_with_its_place_in_each_subscription() {
     subscription::create(&mut conn, "idle", Start::Earliest, &[]).await.unwrap();
     let relay = strict_relay(&database, &broker).await;
     let sent = emit(&mut conn, TestEvent::new("b").payload(r#"{"n":  1}"#)).await;
-    let head = emit(&mut conn, event("a", "bad")).await;
+    let first = emit(&mut conn, event("a", "bad")).await;
     let held = emit(&mut conn, event("a", "good")).await;
     dead(&database, 1).await;
     holds(&database, "SELECT count(*) = 2 FROM outbox.parked").await;
@@ -28,7 +28,7 @@ async fn an_event_is_found_by_its_id_with_its_place_in_each_subscription() {
     })
     .await;
 
-    for (id, status) in [(sent, Status::Published), (head, Status::Dead), (held, Status::Held)] {
+    for (id, status) in [(sent, Status::Published), (first, Status::Dead), (held, Status::Held)] {
         let found = admin::find(&mut conn, id).await.unwrap();
         assert_eq!(found.event_id, id);
         let places: Vec<_> =
@@ -39,14 +39,14 @@ async fn an_event_is_found_by_its_id_with_its_place_in_each_subscription() {
     }
     let found = admin::find(&mut conn, sent).await.unwrap();
     assert_eq!((found.payload.as_str(), found.aggregate_id.as_str()), (r#"{"n":  1}"#, "b"));
-    let found = admin::find(&mut conn, head).await.unwrap();
+    let found = admin::find(&mut conn, first).await.unwrap();
     assert_eq!(found.places[1].error.as_deref(), Some("bad is not wanted"));
 
-    admin::discard(&mut conn, "default", head, "beyond help").await.unwrap();
+    admin::discard(&mut conn, "default", first, "beyond help").await.unwrap();
     // Even after its partition has gone.
     relay.shutdown().await;
     database.sql("DELETE FROM outbox.events");
-    let found = admin::find(&mut conn, head).await.unwrap();
+    let found = admin::find(&mut conn, first).await.unwrap();
     assert_eq!(found.places[1].status, Status::Discarded);
     assert_eq!(found.places[1].reason.as_deref(), Some("beyond help"));
     let error = admin::find(&mut conn, sent).await.unwrap_err();

@@ -155,14 +155,14 @@ async fn what_cannot_be_retried_or_discarded_says_why() {
     let relay = strict_relay(&database, &broker).await;
     let mut conn = database.connect().await;
     let sent = emit(&mut conn, event("b", "good")).await;
-    let head = emit(&mut conn, event("a", "bad")).await;
+    let first = emit(&mut conn, event("a", "bad")).await;
     let held = emit(&mut conn, event("a", "good")).await;
     dead(&database, 1).await;
     gets(&broker, "b", &["good"]).await;
     holds(&database, "SELECT count(*) = 2 FROM outbox.parked").await;
 
     let error = admin::retry(&mut conn, "default", held).await.unwrap_err();
-    assert!(matches!(error, AdminError::Held { behind, .. } if behind == head), "{error}");
+    assert!(matches!(error, AdminError::Held { behind, .. } if behind == first), "{error}");
     // The cursor may be a moment behind.
     eventually(SOON, async || {
         let error = admin::retry(&mut conn, "default", sent).await.unwrap_err();
@@ -172,12 +172,12 @@ async fn what_cannot_be_retried_or_discarded_says_why() {
     let unknown = Uuid::now_v7();
     let error = admin::retry(&mut conn, "default", unknown).await.unwrap_err();
     assert!(matches!(error, AdminError::NoEvent(id) if id == unknown), "{error}");
-    let error = admin::discard(&mut conn, "defualt", head, "typo").await.unwrap_err();
+    let error = admin::discard(&mut conn, "defualt", first, "typo").await.unwrap_err();
     assert!(matches!(error, AdminError::NoSubscription(_)), "{error}");
-    let error = admin::discard(&mut conn, "default", head, " ").await.unwrap_err();
+    let error = admin::discard(&mut conn, "default", first, " ").await.unwrap_err();
     assert!(matches!(error, AdminError::NoReason), "{error}");
-    admin::discard(&mut conn, "default", head, "beyond help").await.unwrap();
-    let error = admin::show(&mut conn, "default", head).await.unwrap_err();
+    admin::discard(&mut conn, "default", first, "beyond help").await.unwrap();
+    let error = admin::show(&mut conn, "default", first).await.unwrap_err();
     assert!(matches!(error, AdminError::NotParked { status: "discarded", .. }), "{error}");
     relay.shutdown().await;
 }
@@ -304,24 +304,24 @@ async fn a_second_discard_returns_the_record_of_the_first() {
 async fn a_retry_that_an_operator_asks_for_while_one_is_on_its_way_is_made() {
     let database = TestDatabase::new();
     let broker = RecordingPublisher::default();
-    let (tried, tries) = mpsc::channel();
+    let (asked, requests) = mpsc::channel();
     let (go, wait) = mpsc::channel::<()>();
     broker.reject(move |_| {
-        tried.send(()).ok();
+        asked.send(()).ok();
         wait.recv().ok();
         Some("not wanted".to_owned())
     });
     let relay = database.relay_with(broker.clone(), attempts(2)).await;
     let mut conn = database.connect().await;
     let id = emit(&mut conn, event("a", "bad")).await;
-    tries.recv().unwrap();
+    requests.recv().unwrap();
     go.send(()).unwrap();
     // The second attempt, and the last one but for the operator.
-    tries.recv().unwrap();
+    requests.recv().unwrap();
     admin::retry(&mut conn, "default", id).await.unwrap();
     for _ in 0..2 {
         go.send(()).unwrap();
-        tries.recv().unwrap();
+        requests.recv().unwrap();
     }
     go.send(()).unwrap();
     dead(&database, 1).await;

@@ -6,9 +6,9 @@ use diesel::sql_types::{
     BigInt, Integer, Json, Nullable, SmallInt, Text, Timestamptz, Uuid as SqlUuid,
 };
 use diesel_async::{AsyncPgConnection, SimpleAsyncConnection as _};
-use std::fmt;
 use uuid::Uuid;
 
+use super::status::Status;
 use crate::operation::{AdminError, begin, end, load};
 use crate::snapshot::Xid;
 use crate::snapshot::sql_types::Xid8;
@@ -62,58 +62,6 @@ pub struct Place {
     pub error: Option<String>,
     /// Why an operator discarded it.
     pub reason: Option<String>,
-}
-
-/// Where an event stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Status {
-    /// The cursor has not passed it yet.
-    Pending,
-    /// The cursor has passed it: it was delivered, skipped, or older than the subscription.
-    Published,
-    /// It was rejected and is tried again.
-    Retrying,
-    /// It waits for an earlier event of its aggregate.
-    Held,
-    /// It ran out of attempts.
-    Dead,
-    /// An operator gave it up.
-    Discarded,
-    /// The subscription does not get its topic.
-    Filtered,
-}
-
-impl Status {
-    const ALL: [Self; 7] = [
-        Self::Pending,
-        Self::Published,
-        Self::Retrying,
-        Self::Held,
-        Self::Dead,
-        Self::Discarded,
-        Self::Filtered,
-    ];
-
-    /// The word for it, as in the view `outbox.event_status`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Published => "published",
-            Self::Retrying => "retrying",
-            Self::Held => "held",
-            Self::Dead => "dead",
-            Self::Discarded => "discarded",
-            Self::Filtered => "filtered",
-        }
-    }
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
 }
 
 /// Finds an event by its id.
@@ -331,10 +279,7 @@ async fn places(conn: &mut AsyncPgConnection, event: &EventRow) -> Result<Vec<Pl
     let place =
         |(subscription, status, attempts, next_attempt_at, error, reason): PlaceRow| Place {
             subscription,
-            status: *Status::ALL
-                .iter()
-                .find(|known| known.as_str() == status)
-                .expect("the statement knows no other words"),
+            status: Status::of(&status).expect("the statement knows no other words"),
             attempts,
             next_attempt_at,
             error,
