@@ -9,6 +9,7 @@ mod emit_payload;
 mod emit_statements;
 mod emit_transaction;
 mod leaves;
+mod log;
 mod migrate;
 mod partition_ahead;
 mod partition_check;
