@@ -9,7 +9,7 @@ mod rights;
 use diesel::Queryable;
 use diesel::sql_types::{Bool, Integer, Nullable, Text};
 
-pub(crate) use self::retention::{Surplus, delete, drop_retired, retire};
+pub(crate) use self::retention::{Held, Surplus, delete, drop_retired, held, retire};
 pub(crate) use self::rights::{MissingRights, missing_rights};
 use crate::session::{Mode, Session, SessionError};
 use crate::statement::statement;

@@ -33,6 +33,7 @@ mod inbox;
 mod inbox_retention;
 mod lease;
 mod leaves;
+mod log;
 mod migrate;
 mod outage;
 mod park;

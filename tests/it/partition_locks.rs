@@ -11,7 +11,7 @@ use outbox_tests::{SOON, TestDatabase, eventually, quick};
 
 use crate::leaves::{emit, go_to, insert, keep_ahead, pass, retire, with_small_leaves};
 
-/// As pg_dump does: every table of the log, for as long as it runs.
+/// As `pg_dump` does: every table of the log, for as long as it runs.
 fn dump(database: &TestDatabase) -> PgConnection {
     let mut dump = database.sync();
     dump.batch_execute("BEGIN; LOCK TABLE outbox.events IN ACCESS SHARE MODE").unwrap();
@@ -79,6 +79,26 @@ fn emits_do_not_wait_while_a_leaf_cannot_be_emptied_or_dropped_for_a_dump() {
     assert_eq!(retire(&database).as_deref(), Some("events_s11"));
     let dropped: Option<String> = database.value("outbox.drop_retired_partition()");
     assert_eq!(dropped.as_deref(), Some("events_s1"));
+}
+
+#[test]
+fn ticks_go_on_while_retention_waits_for_a_leaf() {
+    let database = with_small_leaves(4);
+    emit(&database, 12);
+    pass(&database);
+    database.sql("ALTER FUNCTION outbox.retire_partition(interval) SET lock_timeout = '1min'");
+    let mut dump = dump(&database);
+    thread::scope(|scope| {
+        let retired = scope.spawn(|| retire(&database));
+        let waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'outbox.events_s1'::regclass)";
+        while !database.value::<bool>(waits) {
+            assert!(!retired.is_finished(), "it did not wait for the leaf");
+        }
+        // NULL: somebody else holds the tick lock.
+        assert!(database.value::<Option<String>>("outbox.take_tick()::text").is_some());
+        dump.batch_execute("COMMIT").unwrap();
+        assert!(retired.join().unwrap().is_some());
+    });
 }
 
 #[test]

@@ -9,6 +9,7 @@ use outbox_diesel::{AsyncEmit as _, Relay, RelayHandle, RetryOptions};
 use outbox_tests::{SOON, TestDatabase, TestEvent, eventually, quick};
 
 use crate::leaves::{emit, leaves, pass, retire, with_small_leaves};
+use crate::log::Log;
 
 /// A relay that keeps nothing longer than it must.
 async fn forgetful(database: &TestDatabase, broker: &RecordingPublisher) -> RelayHandle {
@@ -125,6 +126,23 @@ async fn a_subscription_without_a_relay_holds_what_it_has_not_got() {
     relay.shutdown().await;
     pass(&database);
     assert!(retire(&database).is_some());
+}
+
+#[tokio::test]
+async fn a_partition_that_outlives_the_retention_is_named_with_who_holds_it() {
+    let log = Log::default();
+    let _logging = log.keep_warnings();
+    let database = with_small_leaves(4);
+    let mut conn = database.connect().await;
+    subscription::create(&mut conn, "slow", Start::Earliest, &[]).await.unwrap();
+    emit(&database, 12);
+    database.sql("SELECT outbox.take_tick()");
+    let broker = RecordingPublisher::default();
+    let relay = forgetful(&database, &broker).await;
+    eventually(SOON, async || log.text().contains("outlives the retention").then_some(())).await;
+    relay.shutdown().await;
+    let text = log.text();
+    assert!(text.contains("leaf=\"events_s1\" subscription=\"slow\""), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,9 +1,11 @@
 //! Retention of single rows: dedup keys, ticks, the default partition, and events that the law does
 //! not let stay until their partition goes.
 
+use std::thread;
 use std::time::Duration;
 
 use diesel::Connection as _;
+use diesel::connection::SimpleConnection as _;
 use outbox_diesel::publish::RecordingPublisher;
 use outbox_diesel::{Emit as _, EmitError, Emitted};
 use outbox_tests::{SOON, TestDatabase, TestEvent, eventually, quick};
@@ -144,6 +146,27 @@ fn the_newest_tick_beyond_the_retention_is_kept_however_old_it_is() {
     delete_all_ticks(&database, "7 days");
     assert_eq!(ticks_older_than(&database, "7 days"), 1);
     assert_eq!(database.value::<i64>("outbox.passed_seq('7 days')"), 2);
+}
+
+#[test]
+fn a_cursor_set_to_an_old_tick_while_the_deletion_waits_keeps_its_ticks() {
+    let database = with_a_past(1);
+    database.sql("ALTER FUNCTION outbox.delete_ticks(interval) SET lock_timeout = '1min'");
+    let before = count(&database, "ticks");
+    let mut other = database.sync();
+    other.batch_execute("BEGIN; SELECT pg_advisory_xact_lock(outbox.tick_lock_key())").unwrap();
+    thread::scope(|scope| {
+        let deleted = scope.spawn(|| call(&database, "delete_ticks('7 days')"));
+        let waits =
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))";
+        while !database.value::<bool>(waits) {
+            assert!(!deleted.is_finished(), "it did not come to the tick lock");
+        }
+        other.batch_execute("UPDATE outbox.cursors SET tick = 0 WHERE shard = 3; COMMIT").unwrap();
+        assert_eq!(deleted.join().unwrap(), 0);
+    });
+    assert_eq!(count(&database, "ticks"), before);
 }
 
 #[test]

@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+use diesel::Queryable;
 use diesel::data_types::PgInterval;
-use diesel::sql_types::{Integer, Interval, Nullable, Text};
+use diesel::sql_types::{Integer, Interval, Nullable, Text, Timestamptz};
 
 use crate::session::{Mode, Session, SessionError};
 use crate::statement::statement;
@@ -23,6 +25,45 @@ pub(crate) async fn retire(
         )
         .await?;
     Ok(retired.into_iter().flatten().next())
+}
+
+// The cursor that lags most, and whether that is all: if it is at the newest tick, then some
+// transaction is open that began before the partition was full.
+const HELD: &str = "\
+SELECT l.leaf, c.subscription, k.ticked_at
+FROM outbox.leaves l
+CROSS JOIN (SELECT * FROM outbox.cursors ORDER BY tick LIMIT 1) c
+JOIN outbox.ticks k ON k.tick = c.tick
+WHERE l.to_seq - 1 > outbox.passed_seq('0')
+  AND l.to_seq - 1 <= (
+      SELECT old.seq_before FROM outbox.ticks old
+      WHERE old.tick <= ((extract(epoch FROM clock_timestamp()) - extract(epoch FROM $1::interval)) * 1000000)::bigint
+      ORDER BY old.tick DESC LIMIT 1)
+ORDER BY l.to_seq LIMIT 1";
+
+/// A partition that is older than the retention and not delivered everywhere.
+#[derive(Debug, Queryable)]
+pub(crate) struct Held {
+    pub(crate) leaf: String,
+    /// The subscription that lags most.
+    pub(crate) subscription: String,
+    /// Where it stands. If that is now, a transaction holds the partition that began before it was
+    /// full, and is still open.
+    pub(crate) at: DateTime<Utc>,
+}
+
+/// Finds the oldest partition that stays longer than the retention.
+pub(crate) async fn held(
+    session: &mut Session,
+    retention: Duration,
+) -> Result<Option<Held>, SessionError> {
+    let held: Vec<Held> = session
+        .load(
+            Mode::Read,
+            statement::<(Text, Text, Timestamptz)>(HELD).bind::<Interval, _>(interval(retention)),
+        )
+        .await?;
+    Ok(held.into_iter().next())
 }
 
 const DROP_RETIRED: &str = "SELECT outbox.drop_retired_partition()";

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::worker::{Worker, chain};
-use crate::partition::{self, MissingRights, Surplus};
+use crate::partition::{self, Held, MissingRights, Surplus};
 use crate::publish::Publisher;
 use crate::session::{Session, SessionError};
 
@@ -60,6 +60,12 @@ impl<P: Publisher> Worker<P> {
             let mut is_done = true;
             if missing.allow("retire_partition") {
                 is_done &= retire(session, troubles, retention).await?;
+            }
+            if is_done && missing.allow("passed_seq") {
+                let held = partition::held(session, retention).await;
+                if let Some(held) = troubles.note("looking for held partitions", held)? {
+                    troubles.name_held(held.as_ref());
+                }
             }
             let until = Instant::now() + DELETING;
             if missing.allow("purge_default_partition") {
@@ -186,6 +192,17 @@ impl Troubles {
                     remedy,
                     "this role lacks rights for upkeep; delivery goes on, but somebody must make and drop partitions"
                 );
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn name_held(&mut self, held: Option<&Held>) {
+        let duty = "retention";
+        match held {
+            None => self.resolve(duty),
+            Some(Held { leaf, subscription, at }) if self.is_news(duty) => {
+                warn!(leaf, subscription, %at, "a partition outlives the retention: this subscription stands here, or a transaction has been open since before it was full");
             }
             Some(_) => {}
         }
