@@ -47,19 +47,22 @@ GRANT SELECT, INSERT (dedup_key, event_id) ON outbox.dedup_keys TO outbox_emitte
 -- outbox_relay: reads events, moves cursors, parks. It changes no event and no table; partitions are
 -- made and dropped by functions that run with their owner's rights.
 GRANT SELECT ON outbox.migrations, outbox.meta, outbox.events, outbox.ticks, outbox.subscriptions,
-    outbox.topic_filters, outbox.cursors, outbox.relays, outbox.parked TO outbox_relay;
+    outbox.topic_filters, outbox.cursors, outbox.relays, outbox.parked, outbox.revisions, outbox.discarded,
+    outbox.replays, outbox.replay_cursors TO outbox_relay;
 GRANT SELECT ON SEQUENCE outbox.event_seq TO outbox_relay;  -- its value; it draws none
 GRANT INSERT ON outbox.ticks TO outbox_relay;
 GRANT UPDATE ON outbox.cursors TO outbox_relay;
 GRANT UPDATE (generation) ON outbox.subscriptions TO outbox_relay;
 GRANT INSERT, UPDATE, DELETE ON outbox.relays, outbox.parked TO outbox_relay;
+GRANT UPDATE ON outbox.replay_cursors TO outbox_relay;
+GRANT UPDATE (finished_at) ON outbox.replays TO outbox_relay;
 
 -- outbox_operator: sees everything, settles what failed, creates, rewinds and deletes subscriptions.
 GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO outbox_operator;
 GRANT SELECT ON SEQUENCE outbox.event_seq TO outbox_operator;
 GRANT INSERT ON outbox.ticks TO outbox_operator;
-GRANT INSERT, UPDATE, DELETE ON outbox.subscriptions, outbox.topic_filters, outbox.cursors, outbox.parked
-    TO outbox_operator;
+GRANT INSERT, UPDATE, DELETE ON outbox.subscriptions, outbox.topic_filters, outbox.cursors, outbox.parked,
+    outbox.revisions, outbox.discarded, outbox.replays, outbox.replay_cursors TO outbox_operator;
 
 -- Upkeep. Without these a relay delivers all the same, and says which one it lacks.
 GRANT EXECUTE ON FUNCTION

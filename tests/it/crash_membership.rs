@@ -38,5 +38,5 @@ async fn shared_evenly(scene: &Scene, relays: &[RelayProcess], what: &str) {
     let took = since.elapsed();
     println!("{what}: {} share evenly after {took:?}", relays.len());
     // Two heartbeats; asking and a busy machine take some time, too.
-    assert!(took <= quick_heartbeat() * 2 + Duration::from_millis(500), "{what}: {took:?}");
+    assert!(took <= quick_heartbeat() * 2 + Duration::from_secs(1), "{what}: {took:?}");
 }

@@ -37,7 +37,10 @@ impl Pooled {
     }
 
     async fn connect(&self) -> AsyncPgConnection {
-        let mut conn = AsyncPgConnection::establish(&self.url()).await.expect("the pooler is up");
+        // diesel-async prepares what it sends when it connects, and the pooler may change servers in
+        // between. A pool tries again, too.
+        let mut conn =
+            eventually(SOON, async || AsyncPgConnection::establish(&self.url()).await.ok()).await;
         conn.set_prepared_statement_cache_size(CacheSize::Disabled);
         conn
     }

@@ -184,7 +184,11 @@ fn relay_role(database: &TestDatabase) -> String {
          -- The generation is raised when the database went back in time.
          GRANT SELECT, UPDATE (generation) ON outbox.subscriptions TO {role};
          GRANT SELECT, UPDATE ON outbox.cursors TO {role};
-         GRANT SELECT, INSERT, UPDATE, DELETE ON outbox.relays, outbox.parked TO {role}"
+         GRANT SELECT, INSERT, UPDATE, DELETE ON outbox.relays, outbox.parked TO {role};
+         -- What operators ask for: changes to heed, replays to work on.
+         GRANT SELECT ON outbox.revisions, outbox.discarded TO {role};
+         GRANT SELECT, UPDATE (finished_at) ON outbox.replays TO {role};
+         GRANT SELECT, UPDATE ON outbox.replay_cursors TO {role}"
     ));
     role
 }

@@ -157,7 +157,10 @@ async fn old_ticks_are_not_deleted_under_a_subscription_that_is_being_created() 
         "UPDATE outbox.ticks SET tick = 1000 WHERE tick = {tick};
          UPDATE outbox.cursors SET tick = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
          INSERT INTO outbox.ticks SELECT c.tick, 1, k.xid, k.snapshot, k.seq_before, k.seq_after
-         FROM (SELECT DISTINCT tick FROM outbox.cursors) c, outbox.ticks k WHERE k.tick = 1000"
+         FROM (SELECT DISTINCT tick FROM outbox.cursors) c, outbox.ticks k WHERE k.tick = 1000;
+         -- The last one before the retention stays in any case: it tells what is older.
+         INSERT INTO outbox.ticks SELECT 2000, 2, xid, snapshot, seq_before, seq_after
+         FROM outbox.ticks WHERE tick = 1000"
     ));
     let mut creator = database.sync();
     creator.batch_execute(
