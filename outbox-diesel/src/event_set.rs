@@ -139,7 +139,7 @@ pub enum DecodeError {
 ///
 /// Two types that declare the same event type in the same version do not compile:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0080
 /// # use outbox_diesel::{OutboxEvent, outbox_events};
 /// #[derive(serde::Serialize, OutboxEvent)]
 /// #[outbox(aggregate = "order", aggregate_id = "0")]
@@ -149,7 +149,7 @@ pub enum DecodeError {
 /// #[outbox(aggregate = "order", aggregate_id = "0", event_type = "order.created")]
 /// struct OrderOpened(i64);
 ///
-/// outbox_events! { OrderCreated, OrderOpened }
+/// outbox_events! { enum ShopEvent { OrderCreated, OrderOpened } }
 /// ```
 #[macro_export]
 macro_rules! outbox_events {
