@@ -164,6 +164,8 @@ async fn an_event_that_commits_while_retention_runs_survives_and_is_delivered() 
     let mut late = database.sync();
     late.batch_execute(&format!("BEGIN; {}", insert("late"))).unwrap();
     emit(&database, 10);
+    // Twice: the second tick's snapshot tells that the first one ended.
+    settle(&database);
     settle(&database);
     // All that can be seen of the leaf was delivered, and it is closed.
     assert_eq!(database.value::<i64>("outbox.passed_seq('0')"), 0);
@@ -219,6 +221,8 @@ fn a_prepared_transaction_that_holds_a_seq_holds_its_leaf() {
     emit(&database, 3);
     let prepared = Prepared::new(&database);
     emit(&database, 10);
+    // Twice: the second tick's snapshot tells that the first one ended.
+    settle(&database);
     settle(&database);
     assert_eq!(retire(&database), None);
     prepared.commit();
