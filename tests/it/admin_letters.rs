@@ -314,14 +314,14 @@ async fn a_retry_that_an_operator_asks_for_while_one_is_on_its_way_is_made() {
     let relay = database.relay_with(broker.clone(), attempts(2)).await;
     let mut conn = database.connect().await;
     let id = emit(&mut conn, event("a", "bad")).await;
-    requests.recv().unwrap();
+    requests.recv_timeout(SOON).unwrap();
     go.send(()).unwrap();
     // The second attempt, and the last one but for the operator.
-    requests.recv().unwrap();
+    requests.recv_timeout(SOON).unwrap();
     admin::retry(&mut conn, "default", id).await.unwrap();
     for _ in 0..2 {
         go.send(()).unwrap();
-        requests.recv().unwrap();
+        requests.recv_timeout(SOON).unwrap();
     }
     go.send(()).unwrap();
     dead(&database, 1).await;
