@@ -14,7 +14,7 @@ use fastrand::Rng;
 use outbox_diesel::AsyncEmit as _;
 use tokio::task::JoinSet;
 
-use crate::TestEvent;
+use crate::{SOON, TestEvent, eventually};
 use crate::oracle::AGGREGATE_TYPE;
 
 /// Writers that serialise on their aggregates: each change of an aggregate raises its version under
@@ -165,7 +165,9 @@ impl Writing {
         while let Some(ended) = self.tasks.join_next().await {
             ended.unwrap_or_else(|panic| panic!("seed {}: {panic}", self.seed));
         }
-        let mut conn = AsyncPgConnection::establish(&self.url).await.expect("the database is up");
+        // Behind a pooler a connection may take more than one try.
+        let mut conn =
+            eventually(SOON, async || AsyncPgConnection::establish(&self.url).await.ok()).await;
         conn.set_prepared_statement_cache_size(CacheSize::Disabled);
         let list = dsl::sql::<Text>(
             "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()",

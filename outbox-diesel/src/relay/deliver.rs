@@ -47,7 +47,7 @@ impl<P: Publisher> Worker<P> {
         loop {
             match outcome {
                 Attempt::Unavailable(reason) => {
-                    self.go_out(session, &reason).await?;
+                    self.go_out(&reason);
                     return Ok((false, Some(ahead)));
                 }
                 // Alone, and after a first contact that told whether it had arrived.
@@ -77,7 +77,7 @@ impl<P: Publisher> Worker<P> {
                         }
                     };
                     if let Some(reason) = reason {
-                        self.go_out(session, reason).await?;
+                        self.go_out(reason);
                         return Ok((false, Some(ahead)));
                     }
                     self.come_back();

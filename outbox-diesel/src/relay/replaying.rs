@@ -82,7 +82,7 @@ impl<P: Publisher> Worker<P> {
             match attempt(&mut self.publisher, &stamp, &messages, limit).await {
                 Attempt::Contacts(contacts) => self.verify(session, &contacts, None).await?,
                 Attempt::Unavailable(reason) => {
-                    self.go_out(session, &reason).await?;
+                    self.go_out(&reason);
                     reach = first - 1;
                     break;
                 }
@@ -106,7 +106,7 @@ impl<P: Publisher> Worker<P> {
                     if let Some(reason) =
                         reason.or(is_stuck.then_some("the publisher attempted nothing"))
                     {
-                        self.go_out(session, reason).await?;
+                        self.go_out(reason);
                         reach = messages.first().map_or(reach, |message| message.seq() - 1);
                         break;
                     }

@@ -39,7 +39,7 @@ impl<P: Publisher> Worker<P> {
             match attempt(&mut self.publisher, &stamp, &messages, limit).await {
                 Attempt::Contacts(contacts) => self.verify(session, &contacts, None).await?,
                 Attempt::Unavailable(reason) => {
-                    self.go_out(session, &reason).await?;
+                    self.go_out(&reason);
                     break;
                 }
                 Attempt::Panicked(reason) => {
@@ -57,7 +57,7 @@ impl<P: Publisher> Worker<P> {
                         self.settle_retries(session, &messages, receipt.verdicts(), &made).await?;
                     self.raise_fenced(session, &receipt).await?;
                     if let Some(unavailable) = receipt.unavailability() {
-                        self.go_out(session, &unavailable.0).await?;
+                        self.go_out(&unavailable.0);
                     } else {
                         self.come_back();
                     }

@@ -75,6 +75,8 @@ pub(super) struct Worker<P> {
 pub(super) struct Outage {
     pub(super) backoff: Backoff,
     pub(super) until: Option<Instant>,
+    /// What was sent last may still arrive.
+    pub(super) is_unknown: bool,
 }
 
 /// When each recurring duty was last done.
@@ -194,6 +196,9 @@ impl<P: Publisher> Worker<P> {
 
         let mut next = None;
         while !cancelled.is_cancelled() {
+            if self.resume(session).await? {
+                self.drop_ahead(&mut next);
+            }
             if self.do_duties(session).await? {
                 self.drop_ahead(&mut next);
             }
@@ -308,18 +313,25 @@ impl<P: Publisher> Worker<P> {
     }
 
     /// The broker can't be used: back off, and treat the outcome of what was sent as unknown.
-    pub(super) async fn go_out(
-        &mut self,
-        session: &mut Session,
-        reason: &str,
-    ) -> Result<(), SessionError> {
+    pub(super) fn go_out(&mut self, reason: &str) {
         let pause = self.outage.backoff.next();
         self.outage.until = Some(Instant::now() + pause);
         if self.outage.backoff.is_news() {
             error!(subscription = %self.who.subscription, reason, ?pause, "the broker is unavailable");
         }
         self.health.set(Health::BrokerUnavailable { reason: reason.to_owned() });
-        self.raise_epochs(session).await
+        self.outage.is_unknown = true;
+    }
+
+    /// Once the pause is over and before anything is sent again: shuts out calls under the old
+    /// epochs, and notices what is not ours any more. True if a shard was lost.
+    async fn resume(&mut self, session: &mut Session) -> Result<bool, SessionError> {
+        if self.outage_left().is_some() || !std::mem::take(&mut self.outage.is_unknown) {
+            return Ok(false);
+        }
+        let owned = self.shards.len();
+        self.raise_epochs(session).await?;
+        Ok(self.shards.len() != owned)
     }
 
     /// The broker answered.
