@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use chrono::{TimeDelta, Utc};
 use outbox_diesel::admin::{self, AdminError, Filter, Progress, Replay};
+use outbox_diesel::publish::redis::RedisPublisher;
 use outbox_diesel::publish::{Recorded, RecordingPublisher};
 use outbox_diesel::replay::REPLAY_HEADER;
 use outbox_diesel::subscription::{self, Start};
-use outbox_tests::{SOON, TestDatabase, eventually};
+use outbox_tests::{SOON, TestDatabase, TestRedis, eventually};
 use uuid::Uuid;
 
 use crate::admin::{Rejects, dead, emit, event, gets, holds, nothing_parked, strict_relay};
@@ -220,6 +221,44 @@ async fn each_event_is_replayed_once_whatever_is_lost_and_whoever_goes_on() {
     assert_eq!(broker.delivered().len(), 600);
     assert!(broker.repeats() > 0, "no answer was lost");
     other.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_takes_each_event_once_per_replay_and_live_ones_go_on() {
+    use redis::AsyncCommands as _;
+    let database = TestDatabase::new();
+    let redis = TestRedis::new();
+    let publisher =
+        RedisPublisher::connect_lazily(redis.url()).unwrap().stream_prefix(redis.prefix());
+    let relay = database.relay(publisher).await;
+    let (mut conn, mut broker) = (database.connect().await, redis.connect().await);
+    for name in ["1", "2", "3"] {
+        emit(&mut conn, event("a", name)).await;
+    }
+    let stream = format!("{}order", redis.prefix());
+    let arrived = async |broker: &mut redis::aio::MultiplexedConnection, events: usize| {
+        let mut broker = broker.clone();
+        eventually(SOON, async || {
+            (broker.xlen::<_, usize>(&stream).await.unwrap() >= events).then_some(())
+        })
+        .await;
+        assert_eq!(broker.xlen::<_, usize>(&stream).await.unwrap(), events);
+    };
+    arrived(&mut broker, 3).await;
+    settled(&database).await;
+    let id = admin::replay(&mut conn, &Replay::of("default")).await.unwrap();
+    assert_eq!(ended(&database, id).await.sent, 3);
+    arrived(&mut broker, 6).await;
+    // As if its progress had been lost: Redis knows them.
+    database.sql(
+        "UPDATE outbox.replay_cursors SET seq = 0; UPDATE outbox.replays SET finished_at = NULL;
+         INSERT INTO outbox.revisions VALUES ('default', 99) ON CONFLICT (subscription) DO UPDATE SET revision = 99",
+    );
+    assert_eq!(ended(&database, id).await.sent, 6);
+    arrived(&mut broker, 6).await;
+    emit(&mut conn, event("a", "live")).await;
+    arrived(&mut broker, 7).await;
+    relay.shutdown().await;
 }
 
 #[tokio::test]
