@@ -86,9 +86,9 @@ fn step() -> impl Strategy<Value = Step> {
         9 => (0..RELAYS.len(), mishap()).prop_map(|(relay, mishap)| Step::Mishap { relay, mishap }),
         2 => (0..RELAYS.len()).prop_map(|relay| Step::Crash { relay }),
         2 => Just(Step::LeasesEnd),
-        4 => any::<bool>().prop_map(|odd| Step::Reject { odd }),
+        6 => any::<bool>().prop_map(|odd| Step::Reject { odd }),
         3 => Just(Step::Accept),
-        8 => (1..60_u64).prop_map(|ms| Step::Wait { time: Duration::from_millis(ms) }),
+        10 => (1..80_u64).prop_map(|ms| Step::Wait { time: Duration::from_millis(ms) }),
         1 => Just(Step::Drain),
     ]
 }

@@ -7,7 +7,7 @@ use diesel::sql_types::BigInt;
 use diesel_async::{AsyncPgConnection, RunQueryDsl as _, SimpleAsyncConnection as _};
 use outbox_diesel::AsyncEmit as _;
 use outbox_diesel::subscription::{self, Start};
-use outbox_tests::{RelayThread, TestDatabase, TestEvent};
+use outbox_tests::{RelayThread, TestDatabase, TestEvent, eventually};
 
 use super::broker::Broker;
 use super::model::{Model, Session};
@@ -42,6 +42,9 @@ impl World {
         }
         let relays = RELAYS.map(|subscription| broker.relay(&database.url(), subscription));
         let relays = relays.into_iter().collect();
+        // Else a schedule would be over before the relays have begun.
+        let leased = "SELECT bool_and(owner IS NOT NULL) FROM outbox.cursors";
+        eventually(PATIENCE, async || database.value::<bool>(leased).then_some(())).await;
         Self { relays, sessions, model: Model::default(), broker, database }
     }
 
