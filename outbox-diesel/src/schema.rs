@@ -108,12 +108,26 @@ pub mod outbox {
         use crate::snapshot::sql_types::*;
 
         /// Events that a consumer has handled, recorded in the transaction that handled them
-        outbox.inbox (consumer, event_id) {
+        outbox.inbox (event_id, consumer) {
             /// Who handled it: each consumer sees each event
             consumer -> Text,
             /// The event's id
             event_id -> Uuid,
+            /// When, by this server's clock: what retention goes by
             handled_at -> Timestamptz,
+        }
+    }
+
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
+
+        /// How far retention has deleted what a consumer has handled
+        outbox.inbox_forgotten (consumer) {
+            /// Whose rows
+            consumer -> Text,
+            /// Time-ordered ids from here on are all remembered
+            below -> Uuid,
         }
     }
 
@@ -198,6 +212,60 @@ pub mod outbox {
         use diesel::sql_types::*;
         use crate::snapshot::sql_types::*;
 
+        /// How far each shard of a replay is: moved by the shard's owner, under its epoch
+        outbox.replay_cursors (replay, shard) {
+            replay -> Uuid,
+            shard -> Int2,
+            seq -> Int8,
+            sent -> Int8,
+            refused -> Int8,
+            /// Why the broker refused the last one that it refused
+            error -> Nullable<Text>,
+        }
+    }
+
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
+
+        /// Delivered events that are sent once more to one subscription, beside its stream
+        outbox.replays (id) {
+            id -> Uuid,
+            subscription -> Text,
+            /// Tells the broker the repeats of this replay from those of another
+            generation -> Int8,
+            /// The last event it may send
+            to_seq -> Int8,
+            since -> Timestamptz,
+            until -> Timestamptz,
+            /// Only of this one; NULL: of all. So for the other parts of an event
+            topic -> Nullable<Text>,
+            aggregate_type -> Nullable<Text>,
+            aggregate_id -> Nullable<Text>,
+            event_type -> Nullable<Text>,
+            per_second -> Int4,
+            requested_by -> Text,
+            requested_at -> Timestamptz,
+            finished_at -> Nullable<Timestamptz>,
+            cancelled -> Bool,
+        }
+    }
+
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
+
+        /// Partitions that were emptied and wait to be dropped, which needs a moment without any emit
+        outbox.retired_partitions (leaf) {
+            leaf -> Text,
+            retired_at -> Timestamptz,
+        }
+    }
+
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
+
         /// Raised by operators' calls, in their transaction: relays then look again at what is parked
         outbox.revisions (subscription) {
             subscription -> Text,
@@ -253,9 +321,33 @@ pub mod outbox {
         }
     }
 
+    diesel::table! {
+        use diesel::sql_types::*;
+        use crate::snapshot::sql_types::*;
+
+        /// One row about the making of partitions, shared by all relays
+        outbox.upkeep (singleton) {
+            singleton -> Bool,
+            /// How many tries failed in a row
+            failed -> Int4,
+            /// No sooner than this: a try can make emits into the default partition wait
+            next_try_at -> Timestamptz,
+            /// First seq of the ranges that a CHECK keeps out of the default partition while they are being attached; NULL: none
+            excluded_from -> Nullable<Int8>,
+            /// First seq above them
+            excluded_to -> Nullable<Int8>,
+            /// How many events each of them holds
+            excluded_width -> Nullable<Int8>,
+            /// Then whoever made the CHECK has crashed, and it goes
+            excluded_until -> Nullable<Timestamptz>,
+        }
+    }
+
     diesel::joinable!(cursors -> subscriptions (subscription));
     diesel::joinable!(parked -> subscriptions (subscription));
     diesel::joinable!(relays -> subscriptions (subscription));
+    diesel::joinable!(replay_cursors -> replays (replay));
+    diesel::joinable!(replays -> subscriptions (subscription));
     diesel::joinable!(revisions -> subscriptions (subscription));
     diesel::joinable!(topic_filters -> subscriptions (subscription));
 
@@ -265,13 +357,18 @@ pub mod outbox {
         discarded,
         events,
         inbox,
+        inbox_forgotten,
         meta,
         migrations,
         parked,
         relays,
+        replay_cursors,
+        replays,
+        retired_partitions,
         revisions,
         subscriptions,
         ticks,
         topic_filters,
+        upkeep,
     );
 }

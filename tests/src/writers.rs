@@ -14,8 +14,8 @@ use fastrand::Rng;
 use outbox_diesel::AsyncEmit as _;
 use tokio::task::JoinSet;
 
-use crate::{SOON, TestEvent, eventually};
 use crate::oracle::AGGREGATE_TYPE;
+use crate::{SOON, TestEvent, eventually};
 
 /// Writers that serialise on their aggregates: each change of an aggregate raises its version under
 /// its row lock and emits an event that carries the version, so that a consumer can tell what is

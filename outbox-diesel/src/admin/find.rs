@@ -119,7 +119,7 @@ ORDER BY seq LIMIT 1";
 
 const IN_THE_LOG: &str = "\
 SELECT e.seq FROM outbox.events e
-WHERE e.id = $1 AND e.created_at >= coalesce($2, '-infinity') AND e.created_at <= coalesce($3, 'infinity')
+WHERE e.id = $1 AND e.created_at >= coalesce($2::timestamptz, '-infinity') AND e.created_at <= coalesce($3::timestamptz, 'infinity')
 ORDER BY e.seq LIMIT 1";
 
 async fn find_in(conn: &mut AsyncPgConnection, event_id: Uuid) -> Result<Found, AdminError> {

@@ -208,7 +208,9 @@ async fn rebase_in(
     execute(conn, statement::<()>(PARK).bind::<BigInt, _>(tick)).await?;
     conn.batch_execute(DUE).await?;
     execute(conn, statement::<()>(TAKE).bind::<BigInt, _>(tick)).await?;
-    conn.batch_execute(SETTLE).await?;
+    for settle in [MOVE_GENESIS, MOVE_CURSORS, TAKE_POSSESSION, FORGET_RELAYS] {
+        conn.batch_execute(settle).await?;
+    }
     Ok(current.subscriptions)
 }
 
@@ -256,15 +258,21 @@ INSERT INTO outbox.ticks (tick, mark, xid, snapshot, seq_before, seq_after)
 SELECT $1, hashtextextended(gen_random_uuid()::text, 0) & 9007199254740991, now.xid, now.snapshot, now.seq, now.seq FROM now";
 
 // Genesis becomes the same place, so that a subscription that starts with the earliest event starts
-// above the floor. Owners, if any, are fenced off.
-const SETTLE: &str = "\
+// above the floor.
+const MOVE_GENESIS: &str = "\
 UPDATE outbox.ticks g
 SET xid = t.xid, snapshot = t.snapshot, seq_before = t.seq_before, seq_after = t.seq_after, ticked_at = t.ticked_at
-FROM outbox.ticks t WHERE g.tick = 0 AND t.tick > 0;
+FROM outbox.ticks t WHERE g.tick = 0 AND t.tick > 0";
+
+// Owners, if any, are fenced off.
+const MOVE_CURSORS: &str = "\
 UPDATE outbox.cursors
 SET tick = (SELECT max(tick) FROM outbox.ticks), target = NULL, seq = 0, owner = NULL, leased_until = '-infinity',
-    epoch = epoch + 1, updated_at = clock_timestamp();
+    epoch = epoch + 1, updated_at = clock_timestamp()";
+
+const TAKE_POSSESSION: &str = "\
 UPDATE outbox.meta
 SET system_identifier = outbox.system_identifier(), database_oid = outbox.database_oid(),
-    seq_floor = pg_sequence_last_value('outbox.event_seq');
-DELETE FROM outbox.relays";
+    seq_floor = pg_sequence_last_value('outbox.event_seq')";
+
+const FORGET_RELAYS: &str = "DELETE FROM outbox.relays";

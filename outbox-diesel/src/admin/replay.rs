@@ -112,7 +112,7 @@ const START: &str = "\
 WITH replay AS (
     INSERT INTO outbox.replays (subscription, generation, to_seq, since, until, topic, aggregate_type, aggregate_id, event_type, per_second)
     SELECT s.name, greatest(s.generation + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), $1,
-           coalesce($2, '-infinity'), coalesce($3, 'infinity'), $4, $5, $6, $7, $8
+           coalesce($2::timestamptz, '-infinity'), coalesce($3::timestamptz, 'infinity'), $4, $5, $6, $7, $8
     FROM outbox.subscriptions s WHERE s.name = $9
     RETURNING id
 ), cursors AS (
