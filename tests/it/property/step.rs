@@ -6,7 +6,7 @@ use outbox_tests::Mishap;
 use proptest::prelude::*;
 
 pub(crate) const SESSIONS: usize = 4;
-pub(crate) const AGGREGATES: usize = 6;
+pub(crate) const AGGREGATES: usize = 4;
 pub(crate) const TOPICS: [&str; 2] = ["a", "b"];
 /// Two of one subscription, one of another.
 pub(crate) const RELAYS: [&str; 3] = ["default", "default", "copy"];
@@ -66,18 +66,18 @@ pub(crate) enum Step {
 }
 
 pub(crate) fn schedules() -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec(step(), 20..90)
+    prop::collection::vec(step(), 60..200)
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let session = 0..SESSIONS;
     prop_oneof![
-        14 => session.clone().prop_map(|session| Step::Begin { session }),
+        6 => session.clone().prop_map(|session| Step::Begin { session }),
         50 => (session.clone(), 0..AGGREGATES, 0..TOPICS.len())
             .prop_map(|(session, aggregate, topic)| Step::Emit { session, aggregate, topic }),
         6 => session.clone().prop_map(|session| Step::Savepoint { session }),
         5 => session.clone().prop_map(|session| Step::RollBackToSavepoint { session }),
-        14 => session.clone().prop_map(|session| Step::Commit { session }),
+        28 => session.clone().prop_map(|session| Step::Commit { session }),
         4 => session.clone().prop_map(|session| Step::RollBack { session }),
         5 => session.clone().prop_map(|session| Step::Prepare { session }),
         7 => (session, prop::bool::weighted(0.8))

@@ -50,14 +50,9 @@ impl World {
 
     pub(crate) async fn take(&mut self, step: &Step) {
         match *step {
-            Step::Begin { session } => {
-                if self.model.is_idle(session) {
-                    self.run(session, "BEGIN").await;
-                    self.model.sessions[session] =
-                        Session::Open { changed: Vec::new(), savepoint: None };
-                }
-            }
+            Step::Begin { session } => self.begin(session).await,
             Step::Emit { session, aggregate, topic } => {
+                self.begin(session).await;
                 self.emit(session, aggregate, TOPICS[topic]).await;
             }
             Step::Savepoint { session } => {
@@ -110,6 +105,13 @@ impl World {
         assert!(self.arrived_as_far_as_allowed().await, "something is missing after the shutdown");
         let parked: i64 = self.database.value("SELECT count(*) FROM outbox.parked");
         assert_eq!(parked, 0, "parked events were delivered, and are still parked");
+    }
+
+    async fn begin(&mut self, session: usize) {
+        if self.model.is_idle(session) {
+            self.run(session, "BEGIN").await;
+            self.model.sessions[session] = Session::Open { changed: Vec::new(), savepoint: None };
+        }
     }
 
     async fn emit(&mut self, session: usize, aggregate: usize, topic: &str) {
