@@ -212,11 +212,25 @@ impl Reader {
 /// ones it must not be asked for many more than fit, or a backlog is unpacked once per chunk.
 fn events_to_ask_for(chunk: &Chunk, asked: Limits, limits: Limits) -> Option<u16> {
     let bytes: usize = chunk.messages().map(|m| m.payload().len() + m.headers().len()).sum();
-    let is_heavy = u32::try_from(bytes).map_or(true, |bytes| bytes >= limits.bytes / 2);
+    // Never none: a read that asks for nothing would pass over everything.
+    let is_heavy =
+        !chunk.is_empty() && u32::try_from(bytes).map_or(true, |bytes| bytes >= limits.bytes / 2);
     let twice = if is_heavy {
         u16::try_from(chunk.len().saturating_mul(2)).unwrap_or(u16::MAX)
     } else {
         asked.events.saturating_mul(2)
     };
     (twice < limits.events).then_some(twice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_never_asks_for_no_event_at_all() {
+        let limits = Limits { events: 1000, bytes: 1 };
+        let asked = Limits { events: 1, bytes: 1 };
+        assert_eq!(events_to_ask_for(&Chunk::default(), asked, limits), Some(2));
+    }
 }
