@@ -21,7 +21,7 @@ CREATE TABLE outbox.topic_filters (
         REFERENCES outbox.subscriptions (name) ON DELETE CASCADE,
     CONSTRAINT topics_are_not_empty CHECK (cardinality(topics) > 0)
 );
-COMMENT ON TABLE outbox.topic_filters IS 'Which topics a subscription gets, from a tick on: the filter of a diff is chosen by its later tick';
+COMMENT ON TABLE outbox.topic_filters IS 'Which topics a subscription gets, from a tick on: of what became visible after it';
 COMMENT ON COLUMN outbox.topic_filters.topics IS 'NULL: all of them';
 
 CREATE TABLE outbox.cursors (

@@ -312,7 +312,7 @@ pub mod outbox {
         use diesel::sql_types::*;
         use crate::snapshot::sql_types::*;
 
-        /// Which topics a subscription gets, from a tick on: the filter of a diff is chosen by its later tick
+        /// Which topics a subscription gets, from a tick on: of what became visible after it
         outbox.topic_filters (subscription, from_tick) {
             subscription -> Text,
             from_tick -> Int8,
