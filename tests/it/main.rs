@@ -29,6 +29,7 @@ mod emit_statements;
 mod emit_transaction;
 mod footprint;
 mod guard;
+mod hot_path;
 mod inbox;
 mod inbox_retention;
 mod lease;

@@ -12,6 +12,11 @@ use crate::publish::{Batch, Stamp};
 /// Streams to remember. A program with a topic per customer must not grow for ever.
 const MANY_STREAMS: usize = 4_096;
 
+/// How many bytes of events travel at once, unless one event alone is larger. On their way they are
+/// copied several times (packed, as an argument, into the client's buffer, into the socket's), and
+/// the server does nothing else while it adds them.
+const FLIGHT_BYTES: usize = 1024 * 1024;
+
 /// Below every epoch.
 const NEVER: i64 = -1;
 
@@ -32,8 +37,28 @@ pub(super) struct Call {
     pub(super) stream: usize,
     /// One bit per shard.
     pub(super) shards: u16,
+    bytes: usize,
     /// Places in the batch, ascending.
     pub(super) events: Vec<u32>,
+}
+
+impl Call {
+    fn new(flight: u32, stream: usize) -> Self {
+        Self { flight, stream, shards: 0, bytes: 0, events: Vec::new() }
+    }
+}
+
+/// The next calls to send together: of one flight, and not too many bytes.
+pub(super) fn together<'a>(calls: &mut &'a [Call]) -> &'a [Call] {
+    let mut bytes = 0;
+    let fits = |call: &&Call| {
+        bytes += call.bytes;
+        call.flight == calls[0].flight && bytes <= FLIGHT_BYTES
+    };
+    let count = calls.iter().take_while(fits).count().max(1);
+    let (next, rest) = calls.split_at(count);
+    *calls = rest;
+    next
 }
 
 /// Who may rely on the contacts that were made.
@@ -131,7 +156,10 @@ impl Plan {
         let mut calls: Vec<Call> = Vec::new();
         for ((nth, message), place) in (0_u32..).zip(batch.messages()).zip(&self.places) {
             let stream = &mut self.streams[*place];
-            let flown = stream.call.map_or(0, |call| calls[call].flight);
+            let flown = stream.call.map_or(0, |call| {
+                let is_full = calls[call].bytes + message.bytes() > FLIGHT_BYTES;
+                calls[call].flight + u32::from(is_full)
+            });
             // A stream's positions ascend, so an event is never in an earlier flight than the one
             // before it. Nor is it in the flight of its aggregate's last one in another stream:
             // that one may yet fail.
@@ -148,14 +176,15 @@ impl Plan {
                 flown
             };
             let call = match stream.call {
-                Some(call) if flown == flight => call,
+                Some(call) if calls[call].flight == flight => call,
                 _ => {
-                    calls.push(Call { flight, stream: *place, shards: 0, events: Vec::new() });
+                    calls.push(Call::new(flight, *place));
                     calls.len() - 1
                 }
             };
             stream.call = Some(call);
             calls[call].shards |= 1 << message.shard();
+            calls[call].bytes += message.bytes();
             calls[call].events.push(nth);
         }
         for call in &calls {
