@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
 
 use crate::judge::Judge;
-use crate::process;
+use crate::process::{self, Spent};
 use crate::side::Side;
 use crate::{Outcome, Servers};
 
@@ -105,11 +105,13 @@ impl Log {
         let stream = self.stream(&subscription);
         let mut relay = self.relay(&subscription, &format!("{subscription}:")).await?;
         let mut conn = self.connect().await?;
+        let spent = Spent::from_now(relay.pid(), &self.database, redis_pid(&mut conn).await?);
         let started = Instant::now();
         relay.go().await?;
         let events = u64::from(self.shape.events);
         wait_for(&mut conn, &stream, events).await?;
         let seconds = started.elapsed().as_secs_f64();
+        spent.tell("drain", &self.database, f64::from(self.shape.events), seconds);
         self.wait_for_settle(&subscription).await;
         let peak_memory = process::peak_memory(relay.pid());
         relay.end().await?;
@@ -206,6 +208,12 @@ fn partition(database: &TestDatabase, events: u32, partitions: u32) {
          SELECT outbox.create_partition(n * {size}::bigint, (n + 1) * {size}::bigint)
          FROM generate_series(0, {partitions} - 1) n"
     ));
+}
+
+async fn redis_pid(conn: &mut MultiplexedConnection) -> Outcome<u32> {
+    let server: String = redis::cmd("INFO").arg("server").query_async(conn).await?;
+    let pid = server.lines().find_map(|line| line.strip_prefix("process_id:"));
+    Ok(pid.ok_or("Redis does not tell its process id")?.trim().parse()?)
 }
 
 /// Waits for so many entries. Asks rarely: Redis is busy.

@@ -26,6 +26,37 @@ pub(crate) fn cpu_seconds(pids: &[u32]) -> f64 {
     nanos / 1e9
 }
 
+/// CPU time of those who take part in a drain. Unlike events per second it is hardly touched by what
+/// else the machine does.
+#[derive(Debug)]
+pub(crate) struct Spent {
+    relay: u32,
+    postgres: f64,
+    redis: (u32, f64),
+}
+
+impl Spent {
+    /// Starts counting for a relay that has not started yet.
+    pub(crate) fn from_now(relay: u32, database: &TestDatabase, redis: u32) -> Self {
+        let postgres = cpu_seconds(&of_server(database));
+        Self { relay, postgres, redis: (redis, cpu_seconds(&[redis])) }
+    }
+
+    /// Tells people what each event has cost.
+    pub(crate) fn tell(&self, what: &str, database: &TestDatabase, events: f64, seconds: f64) {
+        // The relay's backends began after the start, from zero.
+        let postgres = cpu_seconds(&of_server(database)) - self.postgres;
+        let redis = cpu_seconds(&[self.redis.0]) - self.redis.1;
+        let [relay, postgres, redis] =
+            [cpu_seconds(&[self.relay]), postgres, redis].map(|used| used / events * 1e6);
+        eprintln!(
+            "{what}: {:.0} events/s; CPU per event: relay {relay:.2} us, PostgreSQL {postgres:.2} us, \
+             Redis {redis:.2} us",
+            events / seconds
+        );
+    }
+}
+
 /// All processes of the PostgreSQL server that has this database.
 pub(crate) fn of_server(database: &TestDatabase) -> Vec<u32> {
     // A backend ends with its connection; the checkpointer stays.

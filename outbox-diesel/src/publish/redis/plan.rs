@@ -223,3 +223,66 @@ impl Plan {
         self.streams.len() - 1
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Chunk, Fields};
+    use crate::publish::Repeat;
+
+    /// Places of the events that travel together, for events of these topics and many bytes.
+    fn flights(topics: &[&str], bytes: usize) -> Vec<Vec<u32>> {
+        let payload = "x".repeat(bytes);
+        let mut chunk = Chunk::default();
+        for (seq, topic) in (1..).zip(topics) {
+            chunk.push(Fields {
+                tick: 1,
+                seq,
+                shard: 0,
+                id: Uuid::nil(),
+                topic,
+                aggregate_type: "",
+                aggregate_id: topic,
+                event_type: "",
+                event_version: 1,
+                dedup_key: None,
+                payload: &payload,
+                headers: "",
+                created_at: chrono::DateTime::UNIX_EPOCH,
+            });
+        }
+        let stamp = Stamp {
+            source: Uuid::nil(),
+            subscription: String::new(),
+            generation: 1,
+            epochs: [0; SHARDS],
+            repeat: Repeat::Position { mark: 1 },
+        };
+        let messages: Vec<Message<'_>> = chunk.messages().collect();
+        let batch = Batch::new(&stamp, &messages);
+        let mut plan = Plan::default();
+        plan.missing_contacts("", &StreamNaming::PerTopic, &batch);
+        let calls = plan.calls(&batch);
+        let mut rest = calls.as_slice();
+        let mut flights = Vec::new();
+        while !rest.is_empty() {
+            let flight = together(&mut rest);
+            flights.push(flight.iter().flat_map(|call| call.events.clone()).collect());
+        }
+        flights
+    }
+
+    #[test]
+    fn small_events_travel_together_whatever_their_streams() {
+        assert_eq!(flights(&["a", "b", "a", "b"], 100), [[0, 2, 1, 3]]);
+    }
+
+    #[test]
+    fn what_travels_together_is_bounded_by_bytes() {
+        let third = FLIGHT_BYTES / 3;
+        assert_eq!(flights(&["a"; 7], third), [vec![0, 1], vec![2, 3], vec![4, 5], vec![6]]);
+        assert_eq!(flights(&["a", "b", "c", "a"], third), [vec![0, 3], vec![1, 2]]);
+        // One that is larger than that goes alone.
+        assert_eq!(flights(&["a", "b", "a"], 2 * FLIGHT_BYTES), [[0], [1], [2]]);
+    }
+}
