@@ -5,7 +5,9 @@
 
 mod attempt;
 mod backoff;
+mod caution;
 mod deliver;
+mod doubt;
 mod health;
 mod ownership;
 mod progress;
@@ -15,6 +17,7 @@ mod retrying;
 mod shard;
 mod startup;
 mod upkeep;
+mod verify;
 mod worker;
 
 use std::sync::Arc;
