@@ -11,6 +11,7 @@ mod consumer;
 mod consumer_exclusive;
 mod consumer_failures;
 mod consumer_takeover;
+mod consumer_typed;
 mod crash_claim;
 mod crash_connection;
 mod crash_membership;
