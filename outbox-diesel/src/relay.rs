@@ -6,6 +6,8 @@
 mod attempt;
 mod backoff;
 mod deliver;
+#[cfg(feature = "testing")]
+pub(crate) mod drain;
 mod health;
 mod ownership;
 mod progress;

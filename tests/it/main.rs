@@ -57,6 +57,7 @@ mod settle;
 mod startup;
 mod subscription;
 mod testing;
+mod testing_relay;
 mod tick;
 mod tick_order;
 mod transaction;
