@@ -252,16 +252,16 @@ async fn an_outage_of_the_database_costs_no_tries_and_no_dead_letters() {
     let pool =
         bb8::Pool::builder().connection_timeout(Duration::from_millis(20)).build_unchecked(manager);
     let tries = Arc::new(Mutex::new(Vec::new()));
-    let tried = Arc::clone(&tries);
+    let record = Arc::clone(&tries);
     let running = consumer(&redis.url(), &stream, "one")
         .max_deliveries(2)
         .retry_base(Duration::from_millis(2))
         .inbox(pool, Inbox::new("billing").expect("a good name"))
         .on::<OrderCreated>(async move |event, ctx| {
             let attempt = ctx.delivery().attempt();
-            tried.lock().expect("no holder panics").push(attempt);
+            record.lock().expect("no holder panics").push(attempt);
             // Something else that the handler needs is away too, for a while.
-            if tried.lock().expect("no holder panics").len() < 5 {
+            if record.lock().expect("no holder panics").len() < 5 {
                 return Err(Unavailable::because("the bank is closed").into());
             }
             bill(event.id, event.cents).execute(ctx).await?;

@@ -36,6 +36,7 @@ mod lease;
 mod leaves;
 mod log;
 mod migrate;
+mod money;
 mod outage;
 mod park;
 mod partition;
