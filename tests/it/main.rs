@@ -10,6 +10,7 @@ mod admin_subscription;
 mod consumer;
 mod consumer_exclusive;
 mod consumer_failures;
+mod consumer_foreign;
 mod consumer_takeover;
 mod consumer_typed;
 mod crash_claim;
