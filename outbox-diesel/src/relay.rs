@@ -8,6 +8,8 @@ mod backoff;
 mod caution;
 mod deliver;
 mod doubt;
+#[cfg(feature = "testing")]
+pub(crate) mod drain;
 mod health;
 mod ownership;
 mod progress;
