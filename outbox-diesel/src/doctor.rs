@@ -93,13 +93,13 @@ pub async fn examine(conn: &mut AsyncPgConnection) -> Result<Vec<Finding>, Admin
         Ok(home) => findings.extend(home.findings),
         Err(error) => findings.push(not_examined("the schema", error)?),
     }
-    let mut overview = None;
+    let (mut overview, mut delivery) = (None, Vec::new());
     match admin::overview(conn).await {
         Ok(seen) => {
-            findings.extend(delivery::judge(&seen));
+            delivery = delivery::judge(&seen);
             overview = Some(seen);
         }
-        Err(error) => findings.push(not_examined("cursors and relays", error)?),
+        Err(error) => delivery.push(not_examined("cursors and relays", error)?),
     }
     let mut gather = |what, result| match result {
         Ok(found) => {
@@ -108,10 +108,12 @@ pub async fn examine(conn: &mut AsyncPgConnection) -> Result<Vec<Finding>, Admin
         }
         Err(error) => not_examined(what, error).map(|finding| findings.push(finding)),
     };
+    // Why relays cannot work comes before that they do not.
+    gather("rights", rights::examine(conn, overview.as_ref()).await)?;
     gather("locks on cursors", delivery::examine_locks(conn, overview.as_ref()).await)?;
+    gather("relays", Ok(delivery))?;
     gather("what is parked", parked::examine(conn).await)?;
     gather("open transactions", transactions::examine(conn).await)?;
-    gather("rights", rights::examine(conn, overview.as_ref()).await)?;
     gather("partitions", storage::examine(conn).await)?;
     gather("clocks", clock::examine(conn).await)?;
     if !findings.iter().any(|finding| finding.severity >= Severity::Warning) {

@@ -14,11 +14,11 @@ use crate::statement::{Statement, statement};
 #[non_exhaustive]
 pub enum Refusal {
     /// The schema is not there.
-    #[error("schema outbox is missing; run outbox_diesel::migrate::run")]
+    #[error("schema outbox is missing; run outbox_diesel::migrate::run, or \"outbox migrate run\"")]
     NotMigrated,
     /// The schema is older than this library.
     #[error(
-        "schema outbox is at version {found}, older than the {needed} of this library; run outbox_diesel::migrate::run"
+        "schema outbox is at version {found}, older than the {needed} of this library; run outbox_diesel::migrate::run, or \"outbox migrate run\""
     )]
     SchemaOlder {
         /// The newest migration that ran.
@@ -51,7 +51,9 @@ pub enum Refusal {
     #[error("connected to a read-only server; point the relay at the primary")]
     ReadOnly,
     /// No such subscription.
-    #[error("there is no subscription {0:?}; create it with outbox_diesel::subscription::create")]
+    #[error(
+        "there is no subscription {0:?}; create it with outbox_diesel::subscription::create, or \"outbox subscriptions create\""
+    )]
     NoSubscription(String),
     /// The sequence was altered, so that draw order is not insert order.
     #[error(
