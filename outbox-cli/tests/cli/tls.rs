@@ -101,10 +101,4 @@ fn the_server_is_verified_as_far_as_sslmode_asks() {
     assert!(said.contains("/nowhere.pem"), "{said}");
     let said = ask("127.0.0.1", "sslmode=allow").failed(2);
     assert!(said.contains("verify-full"), "{said}");
-
-    // So that the test's own connections, without TLS, can drop the database.
-    fs::write(&hba, rules).unwrap();
-    let mut command = command(&format!("{}?sslmode=require", database.url()));
-    command.arg("status");
-    run(command).said();
 }
