@@ -47,7 +47,8 @@ pub(crate) fn output(
     Ok(String::from_utf8(output.stdout)?)
 }
 
-fn run(context: &Context, arguments: &[&str]) -> Verdict {
+/// A cargo command that must succeed.
+pub(crate) fn run(context: &Context, arguments: &[&str]) -> Verdict {
     succeed(&mut cargo(context, arguments))
 }
 

@@ -1,6 +1,6 @@
 //! Who takes less compiles less: what each set of features must not pull in.
 
-use super::cargo::output;
+use super::cargo::{output, run};
 use super::{Context, Verdict};
 
 /// For sets of features: the packages that must not be among the dependencies.
@@ -14,7 +14,21 @@ const RULES: &[(&[&str], &[&str])] = &[
     ),
 ];
 
-/// Asks cargo for the dependencies of each set.
+/// What the compiler must refuse without the defaults: an emit that nothing proves to be in a
+/// transaction.
+const REFUSED: &[&str] = &[
+    "test",
+    "--quiet",
+    "--package",
+    "outbox-diesel",
+    "--no-default-features",
+    "--features",
+    "async",
+    "--test",
+    "transaction_ui",
+];
+
+/// Asks cargo for the dependencies of each set, and the compiler for what it refuses.
 pub(crate) fn check(context: &Context) -> Verdict {
     for (features, forbidden) in RULES {
         let tree = ["tree", "--package", "outbox-diesel", "--edges", "normal", "--prefix", "none"];
@@ -25,5 +39,5 @@ pub(crate) fn check(context: &Context) -> Verdict {
             }
         }
     }
-    Ok(())
+    run(context, REFUSED)
 }
