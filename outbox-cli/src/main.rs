@@ -14,6 +14,7 @@ mod command;
 
 use std::process::ExitCode;
 
+use clap::builder::BoolishValueParser;
 use clap::{CommandFactory as _, Parser};
 
 use crate::command::Command;
@@ -54,7 +55,7 @@ struct Global {
     #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: Option<String>,
     /// Keep no prepared statements: for a pooler in transaction mode.
-    #[arg(long, global = true, env = "OUTBOX_NO_PREPARED_STATEMENTS")]
+    #[arg(long, global = true, env = "OUTBOX_NO_PREPARED_STATEMENTS", value_parser = BoolishValueParser::new())]
     no_prepared_statements: bool,
     /// Print JSON: one value, or one per line where events are followed.
     #[arg(long, global = true)]

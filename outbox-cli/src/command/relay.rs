@@ -21,6 +21,9 @@ use crate::times::parse_duration;
 
 /// Runs a relay to Redis Streams until SIGINT or SIGTERM; then it finishes what is in flight and
 /// hands its shards over. A second signal ends it at once.
+///
+/// At its start a database that cannot be reached, or has another schema, is an error. Later it waits
+/// for the database as it does for Redis.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Relay {
     /// Which subscription it works for.
