@@ -32,6 +32,7 @@ mod emit_transaction;
 mod footprint;
 mod guard;
 mod history;
+mod hot_path;
 mod inbox;
 mod inbox_retention;
 mod lease;

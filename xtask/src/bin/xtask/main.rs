@@ -1,5 +1,6 @@
 //! `cargo xtask`: the demo, the tests and the checks, with everything they need.
 
+mod bench;
 mod check;
 mod demo;
 mod interrupt;
@@ -20,6 +21,8 @@ enum Task {
     Test(test::Arguments),
     /// Runs the demo: orders go from a business transaction to Redis Streams.
     Demo(demo::Arguments),
+    /// Measures speed, latency and cost against private servers, in release.
+    Bench(bench::Arguments),
     /// Checks format, lints, docs, schema, SQL, packages, features and licences.
     Check(check::Arguments),
 }
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
     let outcome = match task {
         Task::Test(arguments) => test::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
+        Task::Bench(arguments) => bench::run(&arguments),
         Task::Check(arguments) => check::run(&arguments),
     };
     let code = outcome.unwrap_or_else(|error| {
