@@ -57,11 +57,19 @@ CREATE TABLE outbox.relays (
     version      text        NOT NULL,
     started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     seen_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    state        text        NOT NULL DEFAULT 'starting',
+    state_since  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    reason       text,
+    role         text        NOT NULL DEFAULT current_user,
     CONSTRAINT relays_pkey PRIMARY KEY (id),
     CONSTRAINT relays_belong_to_a_subscription FOREIGN KEY (subscription)
         REFERENCES outbox.subscriptions (name) ON DELETE CASCADE
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE outbox.relays IS 'Live relay instances, for the fair share of shards';
+COMMENT ON COLUMN outbox.relays.state IS 'What it says of itself: starting, running, broker_unavailable, interrupted, stopping';
+COMMENT ON COLUMN outbox.relays.state_since IS 'Since when, to the heartbeat';
+COMMENT ON COLUMN outbox.relays.role IS 'The database role that it works as';
+COMMENT ON COLUMN outbox.relays.reason IS 'Why it does not deliver: what the publisher or the database says';
 
 CREATE TABLE outbox.parked (
     subscription    text        NOT NULL,

@@ -173,21 +173,33 @@ pub(crate) async fn release(
 
 const RENEW: &str = "\
 WITH seen AS (
-    INSERT INTO outbox.relays (id, subscription, host, version) VALUES ($1, $2, $3, $4)
-    ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp()
+    INSERT INTO outbox.relays (id, subscription, host, version, state, reason) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (id) DO UPDATE
+    SET seen_at = clock_timestamp(), state = excluded.state, reason = excluded.reason,
+        state_since = CASE WHEN relays.state = excluded.state THEN relays.state_since ELSE clock_timestamp() END
 ), mine AS MATERIALIZED (
     SELECT shard FROM outbox.cursors
-    WHERE subscription = $5 AND owner = $6 AND leased_until > clock_timestamp()
+    WHERE subscription = $7 AND owner = $8 AND leased_until > clock_timestamp()
     ORDER BY shard FOR UPDATE
 )
-UPDATE outbox.cursors c SET leased_until = clock_timestamp() + $7::interval
-FROM mine WHERE c.subscription = $8 AND c.shard = mine.shard
+UPDATE outbox.cursors c SET leased_until = clock_timestamp() + $9::interval
+FROM mine WHERE c.subscription = $10 AND c.shard = mine.shard
 RETURNING c.shard";
 
-/// Says that this relay lives, renews its leases and returns the shards that are still its own.
+/// How a relay is, for people who look at `outbox.relays`.
+#[derive(Debug, Clone)]
+pub(crate) struct SelfReport {
+    /// One word.
+    pub(crate) state: &'static str,
+    pub(crate) reason: Option<String>,
+}
+
+/// Says that this relay lives and how it is, renews its leases and returns the shards that are still
+/// its own.
 pub(crate) async fn renew(
     session: &mut Session,
     who: &Identity,
+    report: SelfReport,
     lease: Duration,
 ) -> Result<Vec<i16>, SessionError> {
     session
@@ -198,6 +210,8 @@ pub(crate) async fn renew(
                 .bind::<Text, _>(who.subscription.clone())
                 .bind::<Text, _>(who.host.clone())
                 .bind::<Text, _>(env!("CARGO_PKG_VERSION"))
+                .bind::<Text, _>(report.state)
+                .bind::<Nullable<Text>, _>(report.reason)
                 .bind::<Text, _>(who.subscription.clone())
                 .bind::<SqlUuid, _>(who.relay)
                 .bind::<Interval, _>(interval(lease))

@@ -211,6 +211,14 @@ pub mod outbox {
             version -> Text,
             started_at -> Timestamptz,
             seen_at -> Timestamptz,
+            /// What it says of itself: starting, running, broker_unavailable, interrupted, stopping
+            state -> Text,
+            /// Since when, to the heartbeat
+            state_since -> Timestamptz,
+            /// Why it does not deliver: what the publisher or the database says
+            reason -> Nullable<Text>,
+            /// The database role that it works as
+            role -> Text,
         }
     }
 

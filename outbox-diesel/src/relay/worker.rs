@@ -194,7 +194,8 @@ impl<P: Publisher> Worker<P> {
         self.evidence.forget();
         // The heartbeat registers the relay too, but its first one may come later than this.
         let asked = Instant::now();
-        let own = lease::renew(session, &self.who, self.options.lease).await?;
+        let report = Health::Running.report();
+        let own = lease::renew(session, &self.who, report, self.options.lease).await?;
         self.leases.extend(own, asked, self.options.lease);
         self.adopt_own(session).await?;
         self.raise_epochs(session).await?;
@@ -368,7 +369,7 @@ async fn pause_for(pause: Duration, cancelled: &CancellationToken) {
 }
 
 /// An error with its causes, on one line, and what the server advises.
-pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = String::new();
     for cause in std::iter::successors(Some(error), |cause| cause.source()) {
         let separator = if text.is_empty() { "" } else { ": " };
