@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Heartbeat;
-use super::doubt::{Evidence, Search};
+use super::doubt::Search;
 use super::health::{Health, HealthCell};
 use super::reader::{Reader, Step};
 use super::startup::{self, Refusal};
@@ -147,7 +147,7 @@ async fn begin<P: Publisher>(
     worker.outage = Outage::default();
     worker.search = Search::default();
     worker.retry_search = Search::default();
-    worker.evidence = Evidence::default();
+    worker.evidence.forget();
     worker.health.set(Health::Running);
     worker.who.relay = Uuid::now_v7();
     let who = worker.who.clone();
