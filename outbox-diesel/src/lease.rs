@@ -30,11 +30,14 @@ pub(crate) struct Claimed {
     pub(crate) tick: i64,
     pub(crate) target: Option<i64>,
     pub(crate) seq: i64,
+    /// How many owners in a row ended at this place without giving it back.
+    pub(crate) crashes: i16,
     pub(crate) generation: i64,
 }
 
 // A lease further ahead than any can be was written before the clock was set back: it is over. Any:
-// another relay may have been given a longer lease than this one.
+// another relay may have been given a longer lease than this one. An owner that did not give the shard
+// back may have ended because of the event that was next.
 const CLAIM: &str = "\
 WITH free AS MATERIALIZED (
     SELECT c.shard FROM outbox.cursors c
@@ -43,8 +46,9 @@ WITH free AS MATERIALIZED (
     ORDER BY c.shard LIMIT $3 FOR UPDATE SKIP LOCKED
 )
 UPDATE outbox.cursors c
-SET owner = $4, epoch = c.epoch + 1, leased_until = clock_timestamp() + $5::interval, updated_at = clock_timestamp()
-FROM free WHERE c.subscription = $6 AND c.shard = free.shard
+SET owner = $4, epoch = c.epoch + 1, leased_until = clock_timestamp() + $5::interval, updated_at = clock_timestamp(),
+    crashes = CASE WHEN c.owner IS NULL OR c.owner = $6 THEN c.crashes ELSE least(c.crashes + 1, 3) END
+FROM free WHERE c.subscription = $7 AND c.shard = free.shard
 RETURNING c.shard";
 
 /// Claims up to `count` free shards; [`reload`] tells the rest.
@@ -63,6 +67,7 @@ pub(crate) async fn claim(
                 .bind::<BigInt, _>(i64::try_from(count).unwrap_or(i64::MAX))
                 .bind::<SqlUuid, _>(who.relay)
                 .bind::<Interval, _>(interval(lease))
+                .bind::<SqlUuid, _>(who.relay)
                 .bind::<Text, _>(who.subscription.clone()),
         )
         .await
@@ -71,7 +76,7 @@ pub(crate) async fn claim(
 // The generation comes from the same snapshot as the place: a subscription that was rewound, or
 // made anew, since this relay started has another one, and its places would look like repeats.
 const RELOAD: &str = "\
-SELECT c.shard, c.epoch, c.tick, c.target, c.seq, s.generation
+SELECT c.shard, c.epoch, c.tick, c.target, c.seq, c.crashes, s.generation
 FROM outbox.cursors c JOIN outbox.subscriptions s ON s.name = c.subscription
 WHERE c.subscription = $1 AND c.owner = $2 AND c.leased_until > clock_timestamp() ORDER BY c.shard";
 
@@ -83,9 +88,11 @@ pub(crate) async fn reload(
     session
         .load(
             Mode::Read,
-            statement::<(SmallInt, BigInt, BigInt, Nullable<BigInt>, BigInt, BigInt)>(RELOAD)
-                .bind::<Text, _>(who.subscription.clone())
-                .bind::<SqlUuid, _>(who.relay),
+            statement::<(SmallInt, BigInt, BigInt, Nullable<BigInt>, BigInt, SmallInt, BigInt)>(
+                RELOAD,
+            )
+            .bind::<Text, _>(who.subscription.clone())
+            .bind::<SqlUuid, _>(who.relay),
         )
         .await
 }

@@ -195,7 +195,7 @@ pub use error::{EmitError, TextProblem};
 pub use event::{Headers, MissingAggregateId, OutboxEvent, PAYLOAD_LIMIT, WithHeader};
 pub use event_set::{DecodeError, Decoded, EventSet};
 #[cfg(feature = "relay")]
-pub use options::{InvalidOptions, RelayOptions, RetryOptions};
+pub use options::{InvalidOptions, Order, RelayOptions, RetryOptions};
 pub use outbox_derive::OutboxEvent;
 #[cfg(feature = "relay")]
 pub use relay::{Health, Relay, RelayHandle};

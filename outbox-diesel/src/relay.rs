@@ -5,7 +5,11 @@
 
 mod attempt;
 mod backoff;
+mod caution;
 mod deliver;
+mod doubt;
+#[cfg(feature = "testing")]
+pub(crate) mod drain;
 mod health;
 mod ownership;
 mod progress;
@@ -15,6 +19,7 @@ mod retrying;
 mod shard;
 pub(crate) mod startup;
 mod upkeep;
+mod verify;
 mod worker;
 
 use std::sync::Arc;
