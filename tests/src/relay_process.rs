@@ -38,7 +38,11 @@ impl RelayProcess {
         Self::spawn(command.args([database, redis, prefix]).env("RELAY_OPTIONS", "default"), name)
     }
 
-    fn spawn(command: &mut Command, name: &str) -> Self {
+    /// Starts a command that runs the program.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    pub fn spawn(command: &mut Command, name: &str) -> Self {
         let child = command.env("HOSTNAME", name).stdin(Stdio::piped()).spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
         Self { name: name.to_owned(), child }

@@ -1,5 +1,6 @@
-//! `cargo xtask`: the demo, the tests and the checks, with everything they need.
+//! `cargo xtask`: the demo, the tests, chaos and the checks, with everything they need.
 
+mod chaos;
 mod check;
 mod demo;
 mod interrupt;
@@ -20,6 +21,9 @@ enum Task {
     Test(test::Arguments),
     /// Runs the demo: orders go from a business transaction to Redis Streams.
     Demo(demo::Arguments),
+    /// Lets everything go wrong at once, and counts what became of the events. Takes servers of its
+    /// own, and ends with a line of JSON.
+    Chaos(chaos::Arguments),
     /// Checks format, lints, docs, schema, SQL, packages, features and licences.
     Check(check::Arguments),
 }
@@ -30,6 +34,7 @@ fn main() -> ExitCode {
     let outcome = match task {
         Task::Test(arguments) => test::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
+        Task::Chaos(arguments) => chaos::run(&arguments),
         Task::Check(arguments) => check::run(&arguments),
     };
     let code = outcome.unwrap_or_else(|error| {
