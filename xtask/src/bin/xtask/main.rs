@@ -1,6 +1,7 @@
-//! `cargo xtask`: the demo, the tests and the checks, with everything they need.
+//! `cargo xtask`: the demo, the tests, chaos, the bench and the checks, with everything they need.
 
 mod bench;
+mod chaos;
 mod check;
 mod demo;
 mod interrupt;
@@ -23,6 +24,9 @@ enum Task {
     Demo(demo::Arguments),
     /// Measures speed, latency and cost against private servers, in release.
     Bench(bench::Arguments),
+    /// Lets everything go wrong at once, and counts what became of the events. Takes servers of its
+    /// own, and ends with a line of JSON.
+    Chaos(chaos::Arguments),
     /// Checks format, lints, docs, schema, SQL, packages, features and licences.
     Check(check::Arguments),
 }
@@ -34,6 +38,7 @@ fn main() -> ExitCode {
         Task::Test(arguments) => test::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::Chaos(arguments) => chaos::run(&arguments),
         Task::Check(arguments) => check::run(&arguments),
     };
     let code = outcome.unwrap_or_else(|error| {
