@@ -101,7 +101,9 @@ use syn::{DeriveInput, parse_macro_input};
 /// - `serialize_writers` makes emit wait for other transactions that emitted for the same
 ///   aggregate: see `OutboxEvent::serialize_writers`.
 /// - `upcast` reads payloads of older versions as this one: the old type implements
-///   `serde::Deserialize`, and this one `From` it. Only decoding an event set uses it.
+///   `serde::Deserialize`, and this one `From` it. Only decoding an event set uses it. Inside a
+///   variant that delegates it has no effect, as older payloads were of another enum: list the inner
+///   type in the event set itself.
 /// - `crate` is where `outbox_diesel` is found, when it is renamed or re-exported: the compiler
 ///   then says that it could not find `outbox_diesel` in the list of imported crates.
 ///

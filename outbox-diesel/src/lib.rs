@@ -51,7 +51,8 @@
 //! 9. **Relay**: [`Relay`] does 4 to 8 in a task of the application.
 //! 10. **Inbox** and **consumer**, at the other end: [`inbox`] makes a repeat have no effect, and
 //!     `consumer` reads Redis Streams with it.
-//! 11. **Admin**: what is left for people to do, one call each, is in [`admin`].
+//! 11. **Admin**: what is left for people to do, one call each, is in [`admin`]. [`doctor`] says why
+//!     nothing is delivered, [`tail`] follows events as they commit.
 //!
 //! # Features
 //!
@@ -87,6 +88,8 @@
 [`Relay`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/relay/struct.Relay.html
 [`Publisher`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/publish/trait.Publisher.html
 [`admin`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/admin/
+[`doctor`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/doctor/
+[`tail`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/tail/
 [`message`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/message/
 [`publish`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/publish/
 [`subscription`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/subscription/
@@ -171,6 +174,10 @@ pub mod inbox;
 pub mod consumer;
 #[cfg(feature = "relay")]
 pub mod admin;
+#[cfg(feature = "relay")]
+pub mod doctor;
+#[cfg(feature = "relay")]
+pub mod tail;
 #[cfg(feature = "contract")]
 pub mod contract;
 #[cfg(feature = "testing")]
@@ -192,7 +199,7 @@ pub use error::{EmitError, TextProblem};
 pub use event::{Headers, MissingAggregateId, OutboxEvent, PAYLOAD_LIMIT, WithHeader};
 pub use event_set::{DecodeError, Decoded, EventSet};
 #[cfg(feature = "relay")]
-pub use options::{InvalidOptions, RelayOptions, RetryOptions};
+pub use options::{InvalidOptions, Order, RelayOptions, RetryOptions};
 pub use outbox_derive::OutboxEvent;
 #[cfg(feature = "relay")]
 pub use relay::{Health, Relay, RelayHandle};

@@ -182,3 +182,27 @@ async fn a_relay_that_said_goodbye_is_not_heard_of_again() {
         assert!(database.value::<bool>("SELECT count(*) = 0 FROM outbox.relays"));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_takes_no_more_than_its_share_under_the_worst_of_plans() {
+    let database = TestDatabase::new();
+    // With these a subquery is run anew for each row that it is compared with, and each run skips
+    // what the run before has locked.
+    for setting in ["hashjoin", "mergejoin", "material", "sort", "hashagg", "memoize"] {
+        database.sql(&format!("ALTER DATABASE {} SET enable_{setting} = off", database.name()));
+    }
+    // As seen when one row was there.
+    database.sql(
+        "CREATE TABLE kept AS SELECT * FROM outbox.cursors WHERE shard > 0;
+         DELETE FROM outbox.cursors WHERE shard > 0; ANALYZE outbox.cursors;
+         INSERT INTO outbox.cursors SELECT * FROM kept;
+         INSERT INTO outbox.relays (id, subscription, host, version, started_at, seen_at)
+         SELECT gen_random_uuid(), 'default', 'peer', '0', '-infinity', clock_timestamp() + n * interval '1 ms'
+         FROM generate_series(1, 15) n",
+    );
+    let patient = RelayOptions::default().lease(Duration::from_secs(60));
+    let relay = database.relay_with(RecordingPublisher::default(), patient).await;
+    until(&database, "SELECT count(*) > 0 FROM outbox.cursors WHERE owner IS NOT NULL").await;
+    assert_eq!(database.value::<i64>("SELECT count(*) FROM outbox.cursors WHERE epoch > 0"), 1);
+    relay.shutdown().await;
+}

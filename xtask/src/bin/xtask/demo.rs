@@ -4,11 +4,10 @@ use std::error::Error;
 use std::process::{Command, ExitCode};
 
 use postgres::{Client, NoTls};
-use xtask::install::Permission;
 use xtask::postgres::Durability;
 
-use crate::servers::Servers;
-use crate::{Outcome, interrupt, servers, stage};
+use crate::servers::{self, Choice, Servers};
+use crate::{Outcome, interrupt, stage};
 
 /// The example that is the demo, and what it is compiled with.
 const EXAMPLE: &[&str] =
@@ -19,9 +18,8 @@ const EXAMPLES: &[&str] = &["--package", "outbox-examples"];
 /// How to run the demo.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Fail if a server program is missing, instead of installing it.
-    #[arg(long)]
-    no_install: bool,
+    #[command(flatten)]
+    servers: Choice,
     /// How many events to emit. Default: as the example has it.
     #[arg(long)]
     events: Option<u64>,
@@ -36,15 +34,9 @@ pub(crate) struct Arguments {
 
 /// Builds the examples and runs them against servers that lose nothing that is committed.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
-    let permission = if arguments.no_install { Permission::Forbidden } else { Permission::Allowed };
-    let servers = stage::run("servers", || servers::provide(permission, Durability::Full, &[]))?;
-    let all = stage::run("build", || {
-        let demo = interrupt::run(cargo("build").args(EXAMPLE))?.success();
-        let build = demo && arguments.full && !interrupt::happened();
-        if build { Ok(interrupt::run(cargo("build").args(EXAMPLES))?.success()) } else { Ok(demo) }
-    });
-    let all: Result<bool, Box<dyn Error>> = all;
-    if !all? || interrupt::happened() {
+    let servers =
+        stage::run("servers", || servers::provide(&arguments.servers, Durability::Full, &[]))?;
+    if !stage::run("build", || build(arguments.full))? || interrupt::happened() {
         return Ok(ExitCode::FAILURE);
     }
     let mut command = cargo("run");
@@ -58,6 +50,14 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         success = others(&servers)?;
     }
     Ok(if success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn build(full: bool) -> Result<bool, Box<dyn Error>> {
+    let mut built = interrupt::run(cargo("build").args(EXAMPLE))?.success();
+    if full && built && !interrupt::happened() {
+        built = interrupt::run(cargo("build").args(EXAMPLES))?.success();
+    }
+    Ok(built)
 }
 
 /// Every program of the examples' package.

@@ -6,7 +6,7 @@ use super::{Context, Verdict};
 use crate::interrupt;
 
 /// The crates that are published.
-pub(crate) const PUBLISHED: &[&str] = &["outbox-derive", "outbox-diesel"];
+pub(crate) const PUBLISHED: &[&str] = &["outbox-cli", "outbox-derive", "outbox-diesel"];
 
 /// The code is formatted.
 pub(crate) fn fmt(context: &Context) -> Verdict {
@@ -47,7 +47,8 @@ pub(crate) fn output(
     Ok(String::from_utf8(output.stdout)?)
 }
 
-fn run(context: &Context, arguments: &[&str]) -> Verdict {
+/// A cargo command that must succeed.
+pub(crate) fn run(context: &Context, arguments: &[&str]) -> Verdict {
     succeed(&mut cargo(context, arguments))
 }
 
