@@ -11,7 +11,8 @@ use crate::log::{Log, Shape};
 use crate::plot::Plot;
 use crate::{Bench, Outcome};
 
-pub(crate) async fn run(bench: &mut Bench, plots: &Path) -> Outcome {
+/// Writes the plots into the directory, and returns what refers to them.
+pub(crate) async fn run(bench: &Bench, plots: &Path) -> Outcome<Vec<String>> {
     let base = bench.events / 2;
     let mut events = Plot::new("events", "events in the backlog");
     for of in [base / 4, base / 2, base, base * 2, base * 4] {
@@ -41,11 +42,14 @@ pub(crate) async fn run(bench: &mut Bench, plots: &Path) -> Outcome {
         relays.push(of, median(rates));
     }
     fs::create_dir_all(plots)?;
+    let mut lines = Vec::new();
     for plot in [events, partitions, aggregates, transactions, relays] {
         println!("{}", plot.to_row());
+        let directory = plots.file_name().unwrap_or_default().to_string_lossy();
+        lines.push(format!("![{}]({directory}/{}.svg)", plot.to_row(), plot.name()));
         fs::write(plots.join(format!("{}.svg", plot.name())), plot.to_svg())?;
     }
-    Ok(())
+    Ok(lines)
 }
 
 /// Events per second, while so many transactions are open that have emitted.

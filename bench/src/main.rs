@@ -5,6 +5,7 @@
 //! alternating order, or a figure of ours alone; medians of several rounds are printed. Each round
 //! fails unless every event arrived once and in the order of its aggregate.
 
+mod document;
 mod drain;
 mod emit;
 mod figure;
@@ -20,7 +21,7 @@ mod process;
 mod side;
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -55,9 +56,9 @@ struct Arguments {
     /// The program of the peers; without it they are left out.
     #[arg(long)]
     peers: Option<PathBuf>,
-    /// Where `growth` puts its plots.
-    #[arg(long, default_value = "docs/performance")]
-    plots: PathBuf,
+    /// Writes the table, or the plots, into `docs/performance.md`.
+    #[arg(long)]
+    write: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -93,8 +94,14 @@ struct Bench {
     only: String,
     json: bool,
     peers: Option<PathBuf>,
+    /// All that was reported, as rows of the table.
+    rows: Vec<String>,
     missed: u32,
 }
+
+/// Where results are kept, and the plots beside it.
+const DOCUMENT: &str = "docs/performance.md";
+const PLOTS: &str = "docs/performance";
 
 impl Bench {
     /// Whether the figure is asked for.
@@ -108,6 +115,7 @@ impl Bench {
             return;
         }
         println!("{}", if self.json { figure.to_json() } else { figure.to_row() });
+        self.rows.push(figure.to_row());
         self.missed += u32::from(figure.is_reached() == Some(false));
     }
 }
@@ -130,14 +138,15 @@ fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> Outcome<ExitCode> {
-    let Arguments { side, what, events, rounds, only, json, peers, plots } = arguments;
+    let Arguments { side, what, events, rounds, only, json, peers, write } = arguments;
     if let Some(Sub::Side(kind)) = side {
         side::run(kind).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let given = |name| std::env::var(name).map_err(|_| format!("{name} is not set"));
     let servers = Servers { database: given("DATABASE_URL")?, redis: given("REDIS_URL")? };
-    let mut bench = Bench { servers, events, rounds, only, json, peers, missed: 0 };
+    let rows = vec![figure::HEAD.to_owned()];
+    let mut bench = Bench { servers, events, rounds, only, json, peers, rows, missed: 0 };
     if !json && what != What::Growth {
         println!("{}", figure::HEAD);
     }
@@ -155,7 +164,12 @@ async fn run(arguments: Arguments) -> Outcome<ExitCode> {
         timed("idle", idle::run(&mut bench)).await?;
     }
     if what == What::Growth {
-        timed("growth", growth::run(&mut bench, &plots)).await?;
+        let lines = timed("growth", growth::run(&bench, Path::new(PLOTS))).await?;
+        if write {
+            document::write(Path::new(DOCUMENT), "plots", &lines)?;
+        }
+    } else if write {
+        document::write(Path::new(DOCUMENT), "figures", &bench.rows)?;
     }
     if bench.missed > 0 {
         eprintln!("{} figures miss their goal", bench.missed);
@@ -163,9 +177,9 @@ async fn run(arguments: Arguments) -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn timed(name: &str, part: impl Future<Output = Outcome>) -> Outcome {
+async fn timed<T>(name: &str, part: impl Future<Output = Outcome<T>>) -> Outcome<T> {
     let started = Instant::now();
-    part.await.map_err(|error| format!("{name}: {error}"))?;
+    let done = part.await.map_err(|error| format!("{name}: {error}"))?;
     eprintln!("{name}: {:.0} s", started.elapsed().as_secs_f64());
-    Ok(())
+    Ok(done)
 }

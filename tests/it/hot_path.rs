@@ -28,6 +28,8 @@ fn explaining() -> Option<Postgres> {
         .setting("session_preload_libraries", "auto_explain")
         .setting("auto_explain.log_min_duration", "0")
         .setting("auto_explain.log_nested_statements", "on")
+        .setting("auto_explain.log_analyze", "on")
+        .setting("auto_explain.log_timing", "off")
         .setting("auto_explain.log_format", "json")
         .setting("autovacuum", "off");
     Some(Postgres::start(options).expect("a private PostgreSQL starts"))
@@ -54,12 +56,13 @@ impl Plan {
         plans
     }
 
-    /// Kind and table of each scan.
+    /// Kind and table of each scan that was run.
     fn scans(&self) -> Vec<(String, String)> {
         let mut scans = Vec::new();
         let mut nodes = vec![&self.root];
         while let Some(node) = nodes.pop() {
-            if let Some(table) = node["Relation Name"].as_str() {
+            let was_run = node["Actual Loops"].as_i64().is_none_or(|loops| loops > 0);
+            if let Some(table) = node["Relation Name"].as_str().filter(|_| was_run) {
                 let kind = node["Node Type"].as_str().unwrap_or_default();
                 scans.push((kind.to_owned(), table.to_owned()));
             }

@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 
 use xtask::postgres::Durability;
 
+use crate::check::workspace;
 use crate::servers::{self, Choice};
 use crate::{Outcome, interrupt, stage};
 
@@ -20,7 +21,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     no_peers: bool,
     /// emit, drain, latency, idle, all (the default), or growth for the plots; --events N,
-    /// --rounds N, --only NAME, --json.
+    /// --rounds N, --only NAME, --json, --write.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     bench: Vec<String>,
 }
@@ -49,19 +50,18 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
 
 fn cargo(command: &str, package: &str) -> Command {
     let mut cargo = Command::new("cargo");
-    cargo.args([command, "--release", "--package", package]);
+    cargo.args([command, "--release", "--package", package]).current_dir(workspace());
     cargo
 }
 
 /// The peers' program, beside what cargo builds for this workspace.
 fn build_peers() -> std::io::Result<Option<PathBuf>> {
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    let target = target.join("peers");
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let target = workspace().join(target).join("peers");
     let mut build = Command::new("cargo");
     build
         .args(["build", "--release", "--manifest-path"])
-        .arg(PathBuf::from(PEERS).join("Cargo.toml"))
+        .arg(workspace().join(PEERS).join("Cargo.toml"))
         .arg("--target-dir")
         .arg(&target);
     let built = interrupt::run(&mut build)?.success();

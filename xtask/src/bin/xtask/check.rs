@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     Ok(ExitCode::FAILURE)
 }
 
-fn workspace() -> PathBuf {
+pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("this crate lies in the workspace's directory")
