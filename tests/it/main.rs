@@ -29,6 +29,7 @@ mod emit_statements;
 mod emit_transaction;
 mod footprint;
 mod guard;
+mod guide;
 mod inbox;
 mod inbox_retention;
 mod lease;
