@@ -33,6 +33,7 @@ CREATE TABLE outbox.cursors (
     owner        uuid,
     epoch        bigint      NOT NULL DEFAULT 0,
     leased_until timestamptz NOT NULL DEFAULT '-infinity',
+    crashes      smallint    NOT NULL DEFAULT 0,
     updated_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT cursors_pkey PRIMARY KEY (subscription, shard),
     CONSTRAINT cursors_belong_to_a_subscription FOREIGN KEY (subscription)
@@ -47,6 +48,7 @@ COMMENT ON COLUMN outbox.cursors.seq IS 'Within the current diff, delivered or p
 COMMENT ON COLUMN outbox.cursors.owner IS 'The relay that leases the shard';
 COMMENT ON COLUMN outbox.cursors.epoch IS 'Raised at every change of hands and after every unknown outcome: older calls are refused';
 COMMENT ON COLUMN outbox.cursors.leased_until IS 'By this server''s clock';
+COMMENT ON COLUMN outbox.cursors.crashes IS 'How many owners in a row ended here without giving it back. From 2 on events go out one by one, at 3 the next one is parked first. 0 again once that went well';
 
 CREATE TABLE outbox.relays (
     id           uuid        NOT NULL,
@@ -55,11 +57,19 @@ CREATE TABLE outbox.relays (
     version      text        NOT NULL,
     started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     seen_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    state        text        NOT NULL DEFAULT 'starting',
+    state_since  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    reason       text,
+    role         text        NOT NULL DEFAULT current_user,
     CONSTRAINT relays_pkey PRIMARY KEY (id),
     CONSTRAINT relays_belong_to_a_subscription FOREIGN KEY (subscription)
         REFERENCES outbox.subscriptions (name) ON DELETE CASCADE
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE outbox.relays IS 'Live relay instances, for the fair share of shards';
+COMMENT ON COLUMN outbox.relays.state IS 'What it says of itself: starting, running, broker_unavailable, interrupted, stopping';
+COMMENT ON COLUMN outbox.relays.state_since IS 'Since when, to the heartbeat';
+COMMENT ON COLUMN outbox.relays.role IS 'The database role that it works as';
+COMMENT ON COLUMN outbox.relays.reason IS 'Why it does not deliver: what the publisher or the database says';
 
 CREATE TABLE outbox.parked (
     subscription    text        NOT NULL,
@@ -80,6 +90,8 @@ CREATE TABLE outbox.parked (
     next_attempt_at timestamptz,
     error           text,
     dead            boolean     NOT NULL DEFAULT false,
+    holds           boolean     NOT NULL DEFAULT true,
+    alone           boolean     NOT NULL DEFAULT false,
     parked_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT parked_pkey PRIMARY KEY (subscription, seq),
@@ -91,6 +103,8 @@ COMMENT ON TABLE outbox.parked IS 'Events that failed, and those that wait behin
 COMMENT ON COLUMN outbox.parked.next_attempt_at IS 'When it is due. NULL while it waits behind an earlier event of its aggregate (held), and when dead';
 COMMENT ON COLUMN outbox.parked.error IS 'Why the last attempt failed';
 COMMENT ON COLUMN outbox.parked.dead IS 'Out of attempts: waits for an operator';
+COMMENT ON COLUMN outbox.parked.holds IS 'Later events of its aggregate wait for it, and it for earlier ones. False for an unordered event, and for a dead one that the others were to pass';
+COMMENT ON COLUMN outbox.parked.alone IS 'Tried alone, each attempt counted before it is made: relays ended when they tried it, or may have';
 CREATE INDEX parked_by_aggregate_idx ON outbox.parked (subscription, shard, aggregate_type, aggregate_id, tick, seq);
 CREATE INDEX parked_due_idx ON outbox.parked (subscription, shard, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
 CREATE INDEX parked_dead_idx ON outbox.parked (subscription, seq) WHERE dead;
@@ -108,11 +122,11 @@ CREATE VIEW outbox.event_status AS
            e.event_type, e.event_version, e.payload, e.headers, e.created_at,
            CASE
                WHEN p.dead THEN 'dead'
-               WHEN p.seq IS NOT NULL AND EXISTS (
+               WHEN p.holds AND EXISTS (
                    SELECT FROM outbox.parked earlier
                    WHERE earlier.subscription = p.subscription AND earlier.shard = p.shard
                      AND earlier.aggregate_type = p.aggregate_type AND earlier.aggregate_id = p.aggregate_id
-                     AND (earlier.tick, earlier.seq) < (p.tick, p.seq)) THEN 'held'
+                     AND earlier.holds AND (earlier.tick, earlier.seq) < (p.tick, p.seq)) THEN 'held'
                WHEN p.seq IS NOT NULL THEN 'retrying'
                WHEN e.seq <= m.seq_floor OR pg_visible_in_snapshot(e.xid, t.snapshot) THEN 'published'
                ELSE 'pending'

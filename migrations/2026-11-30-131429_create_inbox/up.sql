@@ -99,6 +99,8 @@ REVOKE EXECUTE ON FUNCTION outbox.keep_inbox_partitions_ahead() FROM PUBLIC;
 
 -- Forgets what was handled longer ago, whole weeks by truncating their partition, other rows some
 -- at a time, and returns how many rows went. Never a row that was handled since, however old its id.
+-- An id that tells no time and was forgotten cannot be refused when it comes again: such ids are
+-- kept for 30 days at least, far longer than the outbox keeps what it could replay by default.
 CREATE FUNCTION outbox.drop_inbox_partitions(older_than interval) RETURNS bigint
 LANGUAGE plpgsql
 SECURITY DEFINER
@@ -107,6 +109,7 @@ SET lock_timeout = '200ms'
 AS $$
 DECLARE
     cutoff   timestamptz := clock_timestamp() - older_than;
+    timeless timestamptz := least(cutoff, clock_timestamp() - interval '30 days');
     boundary uuid := outbox.first_id_at(cutoff);
     leaf     record;
     gone     bigint := 0;
@@ -125,8 +128,9 @@ BEGIN
 
     WITH old AS MATERIALIZED (
         SELECT i.ctid FROM outbox.inbox_default i
-        WHERE i.handled_at < cutoff
-          AND (i.event_id < boundary OR substr(i.event_id::text, 15, 1) <> '7')
+        WHERE CASE WHEN substr(i.event_id::text, 15, 1) = '7'
+              THEN i.handled_at < cutoff AND i.event_id < boundary
+              ELSE i.handled_at < timeless END
         LIMIT 10000
     ), forgotten AS (
         DELETE FROM outbox.inbox_default i USING old WHERE i.ctid = old.ctid RETURNING i.consumer
@@ -136,9 +140,9 @@ BEGIN
         ON CONFLICT (consumer) DO UPDATE SET below = greatest(f.below, excluded.below)
     )
     SELECT count(*) INTO gone FROM forgotten;
-    -- Not time-ordered: there is no telling a forgotten id from a new one, so nothing to note.
+    -- There is no telling a forgotten id from a new one here, so nothing to note.
     WITH old AS MATERIALIZED (
-        SELECT i.ctid FROM outbox.inbox_other i WHERE i.handled_at < cutoff LIMIT 10000
+        SELECT i.ctid FROM outbox.inbox_other i WHERE i.handled_at < timeless LIMIT 10000
     ), forgotten AS (
         DELETE FROM outbox.inbox_other i USING old WHERE i.ctid = old.ctid RETURNING 1
     )

@@ -3,6 +3,8 @@
 //!
 //! | what happened | call |
 //! |---|---|
+//! | how far is everyone, and who works on what? | [`overview`], [`partitions`] |
+//! | why is nothing delivered? | [`doctor::examine`](crate::doctor::examine) |
 //! | which events failed for good? | [`list`], [`show`] |
 //! | the cause is mended | [`retry`], [`retry_many`], [`retry_all`] |
 //! | an event is beyond help | [`discard`], [`discard_all`] |
@@ -10,6 +12,7 @@
 //! | the backlog is worthless | [`plan_skip`], [`skip`] |
 //! | the database was dumped and restored | [`plan_rebase`], [`rebase`] |
 //! | a consumer lost some events | [`replay`], [`replay_progress`], [`cancel_replay`] |
+//! | no partition is ahead of the sequence | [`extend_partitions`] |
 //! | it lost all since a time | [`subscription::rewind`](crate::subscription::rewind) |
 //!
 //! Running relays notice within half a second; they need no restart.
@@ -36,6 +39,8 @@ mod discard;
 mod filter;
 mod find;
 mod letters;
+mod overview;
+mod partitions;
 mod rebase;
 mod replay;
 mod retry;
@@ -46,6 +51,10 @@ pub use self::discard::{Discarded, discard, discard_all};
 pub use self::filter::Filter;
 pub use self::find::{Found, Place, find};
 pub use self::letters::{After, Letter, Page, Shown, list, show};
+pub use self::overview::{
+    Log, Overview, RelayOverview, ShardOverview, SubscriptionOverview, overview, recent_topics,
+};
+pub use self::partitions::{Partition, extend_partitions, partitions};
 pub use self::rebase::{RebasePlan, Undelivered, plan_rebase, rebase};
 pub use self::replay::{Progress, Replay, cancel_replay, replay, replay_progress};
 pub use self::retry::{retry, retry_all, retry_many};

@@ -4,42 +4,46 @@
 //! `event_id`, `aggregate_type`, `aggregate_id`, `event_type` and `payload`.
 //!
 //! ```
-//! use diesel_async::AsyncPgConnection;
-//! use diesel_async::pooled_connection::bb8::Pool;
-//! use outbox_diesel::consumer::{Consumer, ConsumerHandle, Delivery, HandlerError};
+//! use diesel::ExpressionMethods as _;
+//! use diesel_async::RunQueryDsl as _;
+//! use outbox_diesel::OutboxEvent;
+//! use outbox_diesel::consumer::{Consumer, ConsumerHandle, HandlerError, Pool};
 //! use outbox_diesel::inbox::Inbox;
 //!
-//! #[derive(serde::Deserialize)]
+//! diesel::table! { bills (order_id) { order_id -> BigInt, cents -> BigInt } }
+//!
+//! /// The producer's type, or one of your own with what you need of it.
+//! #[derive(serde::Serialize, serde::Deserialize, OutboxEvent)]
+//! #[outbox(aggregate = "order")]
 //! struct OrderCreated {
+//!     #[outbox(aggregate_id)]
+//!     id: i64,
 //!     cents: i64,
 //! }
 //!
-//! fn start(
-//!     client: redis::Client,
-//!     pool: Pool<AsyncPgConnection>,
-//! ) -> Result<ConsumerHandle, HandlerError> {
-//!     let inbox = Inbox::new("billing")?;
-//!     let consumer = Consumer::builder(client, "billing", "billing-1").streams(["order"]).on(
-//!         "order.created",
-//!         async move |order: OrderCreated, delivery: Delivery| {
-//!             let mut conn = pool.get().await?;
-//!             // Handled once, whatever comes twice: then the entry is acknowledged.
-//!             inbox
-//!                 .once_async(&mut *conn, delivery.event_id(), async |conn| {
-//!                     bill(conn, order.cents).await
-//!                 })
+//! fn start(client: redis::Client, pool: Pool) -> Result<ConsumerHandle, HandlerError> {
+//!     let consumer = Consumer::builder(client, "billing", "billing-1")
+//!         .streams(["order"])
+//!         .inbox(pool, Inbox::new("billing")?)
+//!         .on::<OrderCreated>(async |event, ctx| {
+//!             // One transaction: this, the record that the event was handled, and what the
+//!             // handler emits. Then the entry is acknowledged.
+//!             diesel::insert_into(bills::table)
+//!                 .values((bills::order_id.eq(event.id), bills::cents.eq(event.cents)))
+//!                 .execute(ctx)
 //!                 .await?;
-//!             Ok::<_, HandlerError>(())
-//!         },
-//!     );
+//!             Ok(())
+//!         });
 //!     Ok(consumer.spawn()?)
 //! }
-//! # async fn bill(_: &mut AsyncPgConnection, _: i64) -> diesel::QueryResult<()> { Ok(()) }
 //! ```
 //!
+//! Without [`inbox`](Consumer::inbox), handlers get a [`Delivery`] instead, and events at least once:
+//! for effects that are idempotent by themselves, or lie elsewhere than in this database.
+//!
 //! # What it guarantees
-//! * **At least once**, and once with an [`Inbox`](crate::inbox::Inbox): an entry is acknowledged
-//!   after its handler returned `Ok`, so after its transaction has committed. What a consumer had
+//! * **Once in its effects** with an [`inbox`](Consumer::inbox), at least once without: an entry is
+//!   acknowledged after its handler returned `Ok`, so after its transaction has committed. What a consumer had
 //!   in hand when it died is taken over by another one after [`claim_after`](Consumer::claim_after),
 //!   or by itself at once when it starts again under the same name.
 //! * **In order per aggregate** (by aggregate type and id, in the order of the stream), up to
@@ -67,6 +71,10 @@ mod options;
 mod entry;
 mod delivery;
 mod route;
+mod decode;
+mod register;
+mod context;
+mod transactional;
 mod lanes;
 mod attempt;
 mod group;
@@ -81,29 +89,32 @@ use std::fmt;
 use std::sync::Arc;
 
 use redis::Client;
-use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+pub use self::context::Context;
 pub use self::delivery::{Delivery, InvalidPayload, Malformed};
 pub use self::entry::EntryId;
 use self::group::Group;
 pub use self::handle::ConsumerHandle;
 use self::options::Settings;
 pub use self::options::{InvalidConsumerOptions, Start};
-pub use self::receive::MalformedEntry;
-use self::receive::Report;
+use self::receive::Reports;
+pub use self::receive::{MalformedEntry, UnknownEvent};
 use self::route::Routes;
-pub use self::route::{HandlerError, Reject, Unhandled};
+pub use self::route::{HandlerError, Reject, Unavailable, Unhandled};
+pub use self::transactional::{Pool, Transactional};
 use self::worker::Worker;
 
-/// A consumer, not yet running.
+/// A consumer, not yet running. Handlers get a [`Delivery`], or those of a `Consumer<Transactional>`
+/// a transaction in a [`Context`]: see [`inbox`](Self::inbox).
 #[must_use = "a consumer does nothing until it is spawned or run"]
-pub struct Consumer {
+pub struct Consumer<M = ()> {
     client: Client,
     group: Group,
     settings: Settings,
     routes: Routes,
-    report: Option<Report>,
+    reports: Reports,
+    mode: M,
 }
 
 impl Consumer {
@@ -116,56 +127,16 @@ impl Consumer {
             group: Group { name: group.into(), consumer: name.into() },
             settings: Settings::default(),
             routes: Routes::default(),
-            report: None,
+            reports: Reports::default(),
+            mode: (),
         }
     }
+}
 
+impl<M> Consumer<M> {
     /// Which streams to read, by their whole names.
     pub fn streams<S: Into<String>>(mut self, streams: impl IntoIterator<Item = S>) -> Self {
         self.settings.streams = streams.into_iter().map(Into::into).collect();
-        self
-    }
-
-    /// Handles events of a type, of any version that has no handler of its own, with their payload
-    /// parsed. One that cannot be parsed is a dead letter at once.
-    ///
-    /// The closure is cloned for each call: what it captures must be `Clone`, as pools are.
-    pub fn on<T, F, Fut, R, E>(mut self, event_type: impl Into<String>, handler: F) -> Self
-    where
-        T: DeserializeOwned + Send + 'static,
-        F: FnOnce(T, Delivery) -> Fut + Clone + Send + Sync + 'static,
-        Fut: Future<Output = Result<R, E>> + Send + 'static,
-        E: Into<HandlerError>,
-    {
-        self.routes.add(event_type.into(), None, route::typed(handler));
-        self
-    }
-
-    /// Handles events of a type and version; see [`on`](Self::on).
-    pub fn on_version<T, F, Fut, R, E>(
-        mut self,
-        event_type: impl Into<String>,
-        version: i16,
-        handler: F,
-    ) -> Self
-    where
-        T: DeserializeOwned + Send + 'static,
-        F: FnOnce(T, Delivery) -> Fut + Clone + Send + Sync + 'static,
-        Fut: Future<Output = Result<R, E>> + Send + 'static,
-        E: Into<HandlerError>,
-    {
-        self.routes.add(event_type.into(), Some(version), route::typed(handler));
-        self
-    }
-
-    /// Handles all events that have no other handler, unparsed.
-    pub fn on_any<F, Fut, R, E>(mut self, handler: F) -> Self
-    where
-        F: FnOnce(Delivery) -> Fut + Clone + Send + Sync + 'static,
-        Fut: Future<Output = Result<R, E>> + Send + 'static,
-        E: Into<HandlerError>,
-    {
-        self.routes.otherwise(route::raw(handler));
         self
     }
 
@@ -174,7 +145,14 @@ impl Consumer {
         mut self,
         report: impl Fn(&MalformedEntry) + Send + Sync + 'static,
     ) -> Self {
-        self.report = Some(Arc::new(report));
+        self.reports.malformed = Some(Arc::new(report));
+        self
+    }
+
+    /// Is told of each event that has no handler, whatever [`unknown`](Self::unknown) says to do with
+    /// it: a metric, say. The log has the first of each type.
+    pub fn on_unknown(mut self, report: impl Fn(&UnknownEvent) + Send + Sync + 'static) -> Self {
+        self.reports.unknown = Some(Arc::new(report));
         self
     }
 
@@ -210,12 +188,12 @@ impl Consumer {
     fn worker(self) -> Result<Worker, InvalidConsumerOptions> {
         self.settings.check(&self.group.name, &self.group.consumer)?;
         let mut worker = Worker::new(self.client, self.group, self.settings, self.routes);
-        worker.receiver.report = self.report;
+        worker.receiver.reports = self.reports;
         Ok(worker)
     }
 }
 
-impl fmt::Debug for Consumer {
+impl<M> fmt::Debug for Consumer<M> {
     /// Without credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Consumer")
@@ -234,19 +212,8 @@ pub enum ConsumerError {
     #[error(transparent)]
     Invalid(#[from] InvalidConsumerOptions),
     /// An event has no handler, and [`Consumer::unknown`] says to stop. It is still pending.
-    #[error(
-        "entry {entry} of stream {stream} has no handler: {event_type}, version {event_version}"
-    )]
-    UnknownEvent {
-        /// Where it was read.
-        stream: Arc<str>,
-        /// Its place in the stream.
-        entry: EntryId,
-        /// Its type.
-        event_type: String,
-        /// Its version.
-        event_version: i16,
-    },
+    #[error("{0}")]
+    UnknownEvent(UnknownEvent),
     /// An entry is no event, and [`Consumer::malformed`] says to stop. It is still pending.
     #[error("{0}")]
     Malformed(MalformedEntry),

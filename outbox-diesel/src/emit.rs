@@ -45,29 +45,31 @@ const PROBE: &str = "SAVEPOINT outbox_probe; RELEASE SAVEPOINT outbox_probe";
 /// inside a transaction too, and diesel tells no error codes.
 const IS_USABLE: &str = "SELECT 1";
 
-/// Connections that may emit though nothing proves that they are in a transaction: with the feature
-/// `connection-emit`, which is on by default, all of them; without it, none.
+/// Synchronous connections that may emit though nothing proves that they are in a transaction: with
+/// the feature `connection-emit`, which is on by default, all of them; without it, none.
 ///
 /// Features add up: where any crate of a build switches it on, it is on for all, and what compiled
 /// without it still does.
-#[diagnostic::on_unimplemented(
-    message = "events are emitted inside a transaction, and `{Self}` may be outside of one",
-    label = "may be outside of a transaction",
-    note = "write `conn.outbox_transaction(|tx| {{ ...; tx.emit(&event) }})`, or `async |tx| {{ ...; \
-            tx.emit(&event).await }}`: `tx` is in a transaction",
-    note = "or switch on the feature `connection-emit` of `outbox-diesel`: then every connection emits, \
-            and outside of a transaction emit is an error when it runs"
+#[cfg_attr(
+    not(feature = "connection-emit"),
+    diagnostic::on_unimplemented(
+        message = "events are emitted inside a transaction, and `{Self}` may be outside of one",
+        label = "may be outside of a transaction",
+        note = "write `conn.outbox_transaction(|tx| {{ ...; tx.emit(&event) }})`: `tx` is in a transaction",
+        note = "or switch on the feature `connection-emit` of `outbox-diesel`: then every connection \
+                emits, and outside of a transaction emit is an error when it runs"
+    )
 )]
-pub trait MayEmit {}
+pub trait MayEmit: LoadConnection<Backend = Pg> {}
 
 #[cfg(feature = "connection-emit")]
-impl<C: ?Sized> MayEmit for C {}
+impl<C: LoadConnection<Backend = Pg>> MayEmit for C {}
 
 /// Emits events on synchronous connections: `PgConnection`, its pool guards and wrappers.
 ///
 /// Needs the feature `connection-emit`. Without it,
 /// [`outbox_transaction`](crate::OutboxTransaction::outbox_transaction) gives a handle that emits.
-pub trait Emit: LoadConnection<Backend = Pg> + MayEmit {
+pub trait Emit: MayEmit {
     /// Emits one event in the current transaction.
     ///
     /// One statement, prepared once per connection (and one more before it where the event type asks
@@ -95,7 +97,7 @@ pub trait Emit: LoadConnection<Backend = Pg> + MayEmit {
     }
 }
 
-impl<C: LoadConnection<Backend = Pg> + MayEmit> Emit for C {}
+impl<C: MayEmit> Emit for C {}
 
 pub(crate) fn one<C: LoadConnection<Backend = Pg>, E: OutboxEvent + ?Sized>(
     conn: &mut C,
@@ -193,4 +195,4 @@ impl Taken {
 pub(crate) mod asynchronous;
 
 #[cfg(feature = "async")]
-pub use self::asynchronous::AsyncEmit;
+pub use self::asynchronous::{AsyncEmit, MayEmitAsync};

@@ -30,11 +30,14 @@ pub(crate) struct Claimed {
     pub(crate) tick: i64,
     pub(crate) target: Option<i64>,
     pub(crate) seq: i64,
+    /// How many owners in a row ended at this place without giving it back.
+    pub(crate) crashes: i16,
     pub(crate) generation: i64,
 }
 
 // A lease further ahead than any can be was written before the clock was set back: it is over. Any:
-// another relay may have been given a longer lease than this one.
+// another relay may have been given a longer lease than this one. An owner that did not give the shard
+// back may have ended because of the event that was next.
 const CLAIM: &str = "\
 WITH free AS MATERIALIZED (
     SELECT c.shard FROM outbox.cursors c
@@ -43,8 +46,9 @@ WITH free AS MATERIALIZED (
     ORDER BY c.shard LIMIT $3 FOR UPDATE SKIP LOCKED
 )
 UPDATE outbox.cursors c
-SET owner = $4, epoch = c.epoch + 1, leased_until = clock_timestamp() + $5::interval, updated_at = clock_timestamp()
-FROM free WHERE c.subscription = $6 AND c.shard = free.shard
+SET owner = $4, epoch = c.epoch + 1, leased_until = clock_timestamp() + $5::interval, updated_at = clock_timestamp(),
+    crashes = CASE WHEN c.owner IS NULL OR c.owner = $6 THEN c.crashes ELSE least(c.crashes + 1, 3) END
+FROM free WHERE c.subscription = $7 AND c.shard = free.shard
 RETURNING c.shard";
 
 /// Claims up to `count` free shards; [`reload`] tells the rest.
@@ -63,6 +67,7 @@ pub(crate) async fn claim(
                 .bind::<BigInt, _>(i64::try_from(count).unwrap_or(i64::MAX))
                 .bind::<SqlUuid, _>(who.relay)
                 .bind::<Interval, _>(interval(lease))
+                .bind::<SqlUuid, _>(who.relay)
                 .bind::<Text, _>(who.subscription.clone()),
         )
         .await
@@ -71,7 +76,7 @@ pub(crate) async fn claim(
 // The generation comes from the same snapshot as the place: a subscription that was rewound, or
 // made anew, since this relay started has another one, and its places would look like repeats.
 const RELOAD: &str = "\
-SELECT c.shard, c.epoch, c.tick, c.target, c.seq, s.generation
+SELECT c.shard, c.epoch, c.tick, c.target, c.seq, c.crashes, s.generation
 FROM outbox.cursors c JOIN outbox.subscriptions s ON s.name = c.subscription
 WHERE c.subscription = $1 AND c.owner = $2 AND c.leased_until > clock_timestamp() ORDER BY c.shard";
 
@@ -83,9 +88,11 @@ pub(crate) async fn reload(
     session
         .load(
             Mode::Read,
-            statement::<(SmallInt, BigInt, BigInt, Nullable<BigInt>, BigInt, BigInt)>(RELOAD)
-                .bind::<Text, _>(who.subscription.clone())
-                .bind::<SqlUuid, _>(who.relay),
+            statement::<(SmallInt, BigInt, BigInt, Nullable<BigInt>, BigInt, SmallInt, BigInt)>(
+                RELOAD,
+            )
+            .bind::<Text, _>(who.subscription.clone())
+            .bind::<SqlUuid, _>(who.relay),
         )
         .await
 }
@@ -166,21 +173,33 @@ pub(crate) async fn release(
 
 const RENEW: &str = "\
 WITH seen AS (
-    INSERT INTO outbox.relays (id, subscription, host, version) VALUES ($1, $2, $3, $4)
-    ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp()
+    INSERT INTO outbox.relays (id, subscription, host, version, state, reason) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (id) DO UPDATE
+    SET seen_at = clock_timestamp(), state = excluded.state, reason = excluded.reason,
+        state_since = CASE WHEN relays.state = excluded.state THEN relays.state_since ELSE clock_timestamp() END
 ), mine AS MATERIALIZED (
     SELECT shard FROM outbox.cursors
-    WHERE subscription = $5 AND owner = $6 AND leased_until > clock_timestamp()
+    WHERE subscription = $7 AND owner = $8 AND leased_until > clock_timestamp()
     ORDER BY shard FOR UPDATE
 )
-UPDATE outbox.cursors c SET leased_until = clock_timestamp() + $7::interval
-FROM mine WHERE c.subscription = $8 AND c.shard = mine.shard
+UPDATE outbox.cursors c SET leased_until = clock_timestamp() + $9::interval
+FROM mine WHERE c.subscription = $10 AND c.shard = mine.shard
 RETURNING c.shard";
 
-/// Says that this relay lives, renews its leases and returns the shards that are still its own.
+/// How a relay is, for people who look at `outbox.relays`.
+#[derive(Debug, Clone)]
+pub(crate) struct SelfReport {
+    /// One word.
+    pub(crate) state: &'static str,
+    pub(crate) reason: Option<String>,
+}
+
+/// Says that this relay lives and how it is, renews its leases and returns the shards that are still
+/// its own.
 pub(crate) async fn renew(
     session: &mut Session,
     who: &Identity,
+    report: SelfReport,
     lease: Duration,
 ) -> Result<Vec<i16>, SessionError> {
     session
@@ -191,6 +210,8 @@ pub(crate) async fn renew(
                 .bind::<Text, _>(who.subscription.clone())
                 .bind::<Text, _>(who.host.clone())
                 .bind::<Text, _>(env!("CARGO_PKG_VERSION"))
+                .bind::<Text, _>(report.state)
+                .bind::<Nullable<Text>, _>(report.reason)
                 .bind::<Text, _>(who.subscription.clone())
                 .bind::<SqlUuid, _>(who.relay)
                 .bind::<Interval, _>(interval(lease))

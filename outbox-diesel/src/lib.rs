@@ -49,7 +49,8 @@
 //! 8. **Settle**: what was delivered moves the cursors. **Park**: what was rejected is put aside,
 //!    and so is what must wait behind it. **Retry**: it is tried again, until it is dead.
 //! 9. **Relay**: [`Relay`] does 4 to 8 in a task of the application.
-//! 10. **Admin**: what is left for people to do, one call each, is in [`admin`].
+//! 10. **Admin**: what is left for people to do, one call each, is in [`admin`]. [`doctor`] says why
+//!     nothing is delivered, [`tail`] follows events as they commit.
 //!
 //! # Features
 //!
@@ -83,6 +84,8 @@
 [`Relay`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/relay/struct.Relay.html
 [`Publisher`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/publish/trait.Publisher.html
 [`admin`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/admin/
+[`doctor`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/doctor/
+[`tail`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/tail/
 [`message`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/message/
 [`publish`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/publish/
 [`subscription`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/subscription/
@@ -167,6 +170,10 @@ pub mod inbox;
 pub mod consumer;
 #[cfg(feature = "relay")]
 pub mod admin;
+#[cfg(feature = "relay")]
+pub mod doctor;
+#[cfg(feature = "relay")]
+pub mod tail;
 #[cfg(feature = "contract")]
 pub mod contract;
 #[cfg(feature = "testing")]
@@ -188,7 +195,7 @@ pub use error::{EmitError, TextProblem};
 pub use event::{Headers, MissingAggregateId, OutboxEvent, PAYLOAD_LIMIT, WithHeader};
 pub use event_set::{DecodeError, Decoded, EventSet};
 #[cfg(feature = "relay")]
-pub use options::{InvalidOptions, RelayOptions, RetryOptions};
+pub use options::{InvalidOptions, Order, RelayOptions, RetryOptions};
 pub use outbox_derive::OutboxEvent;
 #[cfg(feature = "relay")]
 pub use relay::{Health, Relay, RelayHandle};

@@ -191,7 +191,12 @@ mod asynchronous {
         Ok(names(&missing))
     }
 
-    async fn versions_async<C: AsyncConnection<Backend = Pg>>(
+    /// The versions of the migrations that ran, oldest first; none if the schema is not there.
+    /// [`MIGRATIONS`] has those of this library.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn versions_async<C: AsyncConnection<Backend = Pg>>(
         conn: &mut C,
     ) -> QueryResult<Vec<String>> {
         if RunQueryDsl::get_result(statement::<Bool>(IS_INSTALLED), conn).await? {
@@ -203,4 +208,4 @@ mod asynchronous {
 }
 
 #[cfg(feature = "async")]
-pub use asynchronous::run_async;
+pub use asynchronous::{run_async, versions_async};

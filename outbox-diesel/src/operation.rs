@@ -83,6 +83,10 @@ pub enum AdminError {
     /// No such replay.
     #[error("there is no replay {0}")]
     NoReplay(Uuid),
+    /// No partition could be made. Relays go on trying, ever more rarely; events that find none go to
+    /// the default partition and are delivered all the same.
+    #[error("no partition could be made: {0}")]
+    NoPartition(String),
     /// A lock was not to be had within seconds: a long transaction holds it. Try again.
     #[error("a lock was held by others for too long; try again")]
     Busy(#[source] Error),
@@ -146,6 +150,21 @@ pub(crate) async fn begin(conn: &mut AsyncPgConnection) -> Result<(), AdminError
          SET LOCAL idle_in_transaction_session_timeout = '30s'; {DURABLE}"
     );
     Ok(conn.batch_execute(&begin).await?)
+}
+
+const BEGIN_LOOK: &str = "\
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL row_security = off; SET LOCAL jit = off; \
+SET LOCAL enable_seqscan = off; SET LOCAL statement_timeout = '10s'; SET LOCAL lock_timeout = '5s'; \
+SET LOCAL idle_in_transaction_session_timeout = '30s'";
+
+/// Begins a look: nothing is written, all statements see the same, and every table is read by its
+/// indexes. Works on a standby too.
+pub(crate) async fn begin_look(conn: &mut AsyncPgConnection) -> Result<(), AdminError> {
+    let status = AnsiTransactionManager::transaction_manager_status_mut(conn);
+    if status.transaction_depth()?.is_some() {
+        return Err(AdminError::InTransaction);
+    }
+    Ok(conn.batch_execute(BEGIN_LOOK).await?)
 }
 
 /// Commits an operation that went well, else rolls it back.

@@ -1,5 +1,6 @@
 //! Settings of a relay.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A lease that ends later than this was written before the database's clock was set back, whoever
@@ -21,6 +22,7 @@ pub struct RelayOptions {
     pub(crate) settle_interval: Duration,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) retry: RetryOptions,
+    pub(crate) retry_for: BTreeMap<String, RetryOptions>,
     pub(crate) retention: Duration,
     pub(crate) purge_after: Option<Duration>,
 }
@@ -39,6 +41,7 @@ impl Default for RelayOptions {
             settle_interval: Duration::from_millis(100),
             shutdown_timeout: Duration::from_secs(10),
             retry: RetryOptions::default(),
+            retry_for: BTreeMap::new(),
             retention: Duration::from_secs(7 * 24 * 3600),
             purge_after: None,
         }
@@ -128,6 +131,27 @@ impl RelayOptions {
         self
     }
 
+    /// The same for events of one type, in place of [`retry`](Self::retry). What is parked already
+    /// keeps its place in the order of its aggregate. Default: none.
+    ///
+    /// ```
+    /// use outbox_diesel::{Order, RelayOptions, RetryOptions};
+    ///
+    /// let options = RelayOptions::default()
+    ///     .retry_for("order.viewed", RetryOptions::default().attempts(3).order(Order::Unordered));
+    /// # drop(options);
+    /// ```
+    #[must_use]
+    pub fn retry_for(mut self, event_type: impl Into<String>, retry: RetryOptions) -> Self {
+        self.retry_for.insert(event_type.into(), retry);
+        self
+    }
+
+    /// What holds for an event of this type.
+    pub(crate) fn retry_of(&self, event_type: &str) -> &RetryOptions {
+        self.retry_for.get(event_type).unwrap_or(&self.retry)
+    }
+
     /// How long events are kept at least, for replay and for subscriptions to come; dedup keys are
     /// unique for as long. Events go by whole partitions, of about a day each, and only when every
     /// subscription has passed them. Default: 7 days.
@@ -161,7 +185,7 @@ impl RelayOptions {
         if self.batch_events == 0 || self.batch_bytes == 0 {
             return Err(InvalidOptions::EmptyBatch);
         }
-        if self.retry.attempts == 0 {
+        if self.retry_for.values().chain([&self.retry]).any(|retry| retry.attempts == 0) {
             return Err(InvalidOptions::NoAttempts);
         }
         if self.lease > LONGEST_LEASE {
@@ -214,18 +238,38 @@ pub enum InvalidOptions {
 }
 
 /// When a rejected event is tried again: after a random time up to `base`, up to twice that after
-/// the second attempt, and so on up to `cap` (exponential backoff with full jitter).
+/// the second attempt, and so on up to `cap` (exponential backoff with full jitter). And what its
+/// aggregate does meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetryOptions {
     pub(crate) base: Duration,
     pub(crate) cap: Duration,
     pub(crate) attempts: u16,
+    pub(crate) order: Order,
+}
+
+/// What later events of an aggregate do while an earlier one is not delivered. It is decided event
+/// by event when one is parked, and stored with it: relays with other settings abide by it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Order {
+    /// They wait, behind a dead one until an operator retries or discards it.
+    #[default]
+    Hold,
+    /// They wait until it is dead, and then pass it.
+    Skip,
+    /// Events of this type wait for none, and none waits for them.
+    Unordered,
 }
 
 impl Default for RetryOptions {
     fn default() -> Self {
-        Self { base: Duration::from_secs(2), cap: Duration::from_secs(300), attempts: 10 }
+        Self {
+            base: Duration::from_secs(2),
+            cap: Duration::from_secs(300),
+            attempts: 10,
+            order: Order::Hold,
+        }
     }
 }
 
@@ -251,6 +295,13 @@ impl RetryOptions {
         self
     }
 
+    /// What later events of the aggregate do meanwhile. Default: [`Order::Hold`].
+    #[must_use]
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
     /// The longest pause after this many attempts; the actual one is random below it.
     pub(crate) fn longest_pause(&self, attempts: u16) -> Duration {
         let doublings = u32::from(attempts.saturating_sub(1)).min(31);
@@ -269,6 +320,16 @@ mod tests {
         assert_eq!(pauses, [2, 4, 8, 256, 300, 300, 300]);
         let endless = RetryOptions::default().base(Duration::MAX).cap(Duration::MAX);
         assert_eq!(endless.longest_pause(u16::MAX), Duration::MAX);
+    }
+
+    #[test]
+    fn an_event_type_may_have_its_own_retries_and_none_may_have_no_attempt() {
+        let own = RetryOptions::default().attempts(1).order(Order::Unordered);
+        let options = RelayOptions::default().retry_for("order.viewed", own.clone());
+        assert_eq!(options.retry_of("order.viewed"), &own);
+        assert_eq!(options.retry_of("order.paid"), &RetryOptions::default());
+        let none = options.retry_for("order.paid", RetryOptions::default().attempts(0));
+        assert_eq!(none.check(), Err(InvalidOptions::NoAttempts));
     }
 
     #[test]

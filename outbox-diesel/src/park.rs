@@ -1,6 +1,8 @@
 //! Park: puts aside events that the broker rejected, and those that must wait behind them. A park
 //! is committed before any later position of the shard goes out.
 
+mod text;
+
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -9,42 +11,68 @@ use diesel::sql_types::{
 };
 use uuid::Uuid;
 
+pub(crate) use self::text::storable;
 use crate::lease::Identity;
 use crate::message::Message;
-use crate::options::RetryOptions;
+use crate::options::{Order, RelayOptions, RetryOptions};
 use crate::session::{Mode, Session, SessionError};
 use crate::statement::{RawJson, statement};
 
-/// Longest error text that is stored, in characters.
-const ERROR_LIMIT: usize = 4000;
+/// What is stored of an event until it is known better.
+pub(crate) const DEADLY: &str = "the relay ended while it was tried";
 
 /// Why an event is parked.
 #[derive(Debug, Clone)]
 pub(crate) enum Reason {
     /// The broker rejected it, for the reason given.
     Rejected(String),
+    /// It was sent alone, and there was no answer, as told: perhaps its fault, perhaps nobody's. No
+    /// attempt is counted.
+    Unanswered(String),
+    /// Relays ended when it was next, or may have. No attempt is counted before it is tried alone.
+    Deadly,
     /// It waits behind an earlier event of its aggregate.
     Held,
 }
 
-/// What becomes of an event after it failed this often: tried again after a pause, or dead.
+impl Reason {
+    /// What becomes of the event. One that is held is not dead, but not due either.
+    pub(crate) fn fate(&self, retry: &RetryOptions) -> Fate {
+        let holds = retry.order != Order::Unordered;
+        match self {
+            Self::Rejected(_) => fate(1, retry),
+            Self::Unanswered(_) => Fate { pause: Some(pause(1, retry)), holds },
+            Self::Deadly => Fate { pause: Some(Duration::ZERO), holds },
+            Self::Held => Fate { pause: None, holds },
+        }
+    }
+}
+
+/// What becomes of an event after it failed this often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fate {
-    /// None: dead.
+    /// It is tried again after this; None: it is dead.
     pub(crate) pause: Option<Duration>,
+    /// Whether later events of its aggregate wait for it.
+    pub(crate) holds: bool,
 }
 
 /// Full jitter: a random pause, so that what failed together does not come back together.
 pub(crate) fn fate(attempts: u16, retry: &RetryOptions) -> Fate {
-    if attempts >= retry.attempts {
-        return Fate { pause: None };
+    let is_dead = attempts >= retry.attempts;
+    Fate {
+        pause: (!is_dead).then(|| pause(attempts, retry)),
+        holds: match retry.order {
+            Order::Hold => true,
+            Order::Skip => !is_dead,
+            Order::Unordered => false,
+        },
     }
-    Fate { pause: Some(retry.longest_pause(attempts).mul_f64(fastrand::f64())) }
 }
 
-/// The text as PostgreSQL can store it: cut at 4,000 characters, without NUL.
-pub(crate) fn storable(error: &str) -> String {
-    error.chars().take(ERROR_LIMIT).map(|c| if c == '\0' { '\u{fffd}' } else { c }).collect()
+/// How long an event waits that failed this often and is not dead.
+pub(crate) fn pause(attempts: u16, retry: &RetryOptions) -> Duration {
+    retry.longest_pause(attempts).mul_f64(fastrand::f64())
 }
 
 // The cursors are locked: a zombie whose shard was taken over parks nothing.
@@ -56,15 +84,15 @@ WITH mine AS MATERIALIZED (
     ORDER BY c.shard FOR UPDATE OF c
 ), parked AS (
     INSERT INTO outbox.parked (subscription, shard, tick, seq, id, topic, aggregate_type, aggregate_id, event_type,
-        event_version, dedup_key, payload, headers, created_at, attempts, next_attempt_at, error, dead)
+        event_version, dedup_key, payload, headers, created_at, attempts, next_attempt_at, error, dead, holds, alone)
     SELECT $5, e.shard, e.tick, e.seq, e.id, e.topic, e.aggregate_type, e.aggregate_id, e.event_type,
         e.event_version, e.dedup_key, e.payload, e.headers, e.created_at, e.attempts,
-        clock_timestamp() + e.pause * interval '1 ms', e.error, e.dead
+        clock_timestamp() + e.pause * interval '1 ms', e.error, e.dead, e.holds, e.alone
     FROM unnest($6::smallint[], $7::bigint[], $8::bigint[], $9::uuid[], $10::text[], $11::text[], $12::text[],
                 $13::text[], $14::smallint[], $15::text[], $16::json[], $17::json[], $18::timestamptz[],
-                $19::integer[], $20::bigint[], $21::text[], $22::boolean[])
+                $19::integer[], $20::bigint[], $21::text[], $22::boolean[], $23::boolean[], $24::boolean[])
         AS e (shard, tick, seq, id, topic, aggregate_type, aggregate_id, event_type, event_version, dedup_key,
-              payload, headers, created_at, attempts, pause, error, dead)
+              payload, headers, created_at, attempts, pause, error, dead, holds, alone)
     JOIN mine ON mine.shard = e.shard
     ON CONFLICT (subscription, seq) DO NOTHING
 )
@@ -76,11 +104,11 @@ pub(crate) async fn park(
     who: &Identity,
     epochs: &[(u8, i64)],
     events: &[(Message<'_>, Reason)],
-    retry: &RetryOptions,
+    options: &RelayOptions,
 ) -> Result<Vec<i16>, SessionError> {
     let mut rows = Rows::default();
     for (message, reason) in events {
-        rows.push(message, reason, retry);
+        rows.push(message, reason, options.retry_of(message.event_type()));
     }
     session
         .load(
@@ -111,7 +139,9 @@ pub(crate) async fn park(
                 .bind::<Array<Integer>, _>(rows.attempts)
                 .bind::<Array<Nullable<BigInt>>, _>(rows.pause)
                 .bind::<Array<Nullable<Text>>, _>(rows.error)
-                .bind::<Array<Bool>, _>(rows.dead),
+                .bind::<Array<Bool>, _>(rows.dead)
+                .bind::<Array<Bool>, _>(rows.holds)
+                .bind::<Array<Bool>, _>(rows.alone),
         )
         .await
 }
@@ -136,17 +166,19 @@ struct Rows {
     pause: Vec<Option<i64>>,
     error: Vec<Option<String>>,
     dead: Vec<bool>,
+    holds: Vec<bool>,
+    alone: Vec<bool>,
 }
 
 impl Rows {
     fn push(&mut self, message: &Message<'_>, reason: &Reason, retry: &RetryOptions) {
-        let (attempts, pause, error, dead) = match reason {
-            Reason::Held => (0, None, None, false),
-            Reason::Rejected(error) => {
-                let fate = fate(1, retry);
-                (1, fate.pause.map(millis), Some(storable(error)), fate.pause.is_none())
-            }
+        let fate = reason.fate(retry);
+        let error = match reason {
+            Reason::Rejected(error) | Reason::Unanswered(error) => Some(storable(error)),
+            Reason::Deadly => Some(String::from(DEADLY)),
+            Reason::Held => None,
         };
+        let is_rejected = matches!(reason, Reason::Rejected(_));
         self.shard.push(message.shard().into());
         self.tick.push(message.tick());
         self.seq.push(message.seq());
@@ -160,10 +192,12 @@ impl Rows {
         self.payload.push(RawJson(message.payload().as_bytes().to_vec()));
         self.headers.push(RawJson(message.headers().as_bytes().to_vec()));
         self.created_at.push(message.created_at());
-        self.attempts.push(attempts);
-        self.pause.push(pause);
+        self.attempts.push(is_rejected.into());
+        self.pause.push(fate.pause.map(millis));
         self.error.push(error);
-        self.dead.push(dead);
+        self.dead.push(is_rejected && fate.pause.is_none());
+        self.holds.push(fate.holds);
+        self.alone.push(matches!(reason, Reason::Deadly));
     }
 }
 
@@ -174,7 +208,7 @@ pub(crate) fn millis(pause: Duration) -> i64 {
 }
 
 const PARKED_ALREADY: &str = "\
-SELECT p.shard, p.tick, p.seq, p.aggregate_type, p.aggregate_id FROM outbox.parked p
+SELECT p.shard, p.tick, p.seq, p.aggregate_type, p.aggregate_id, p.holds FROM outbox.parked p
 WHERE p.subscription = $1 AND p.shard = ANY ($2::smallint[])";
 
 /// What is parked of a shard: the main path passes over these events, and parks later ones of
@@ -186,6 +220,21 @@ pub(crate) struct Parked {
     pub(crate) seq: i64,
     pub(crate) aggregate_type: String,
     pub(crate) aggregate_id: String,
+    pub(crate) holds: bool,
+}
+
+impl Parked {
+    /// What parking this event would store.
+    pub(crate) fn of(message: &Message<'_>, holds: bool) -> Self {
+        Self {
+            shard: message.shard().into(),
+            tick: message.tick(),
+            seq: message.seq(),
+            aggregate_type: message.aggregate_type().to_owned(),
+            aggregate_id: message.aggregate_id().to_owned(),
+            holds,
+        }
+    }
 }
 
 /// All that is parked of these shards.
@@ -197,7 +246,7 @@ pub(crate) async fn load_parked(
     session
         .load(
             Mode::Read,
-            statement::<(SmallInt, BigInt, BigInt, Text, Text)>(PARKED_ALREADY)
+            statement::<(SmallInt, BigInt, BigInt, Text, Text, Bool)>(PARKED_ALREADY)
                 .bind::<Text, _>(who.subscription.clone())
                 .bind::<Array<SmallInt>, _>(shards),
         )
@@ -209,17 +258,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_error_text_can_be_stored() {
-        assert_eq!(storable("a\0b"), "a\u{fffd}b");
-        assert_eq!(storable(&"é".repeat(5000)).chars().count(), 4000);
-    }
-
-    #[test]
     fn the_last_attempt_is_the_last() {
         let retry = RetryOptions::default().attempts(2);
         let pause = fate(1, &retry).pause.expect("one attempt is left");
         assert!(pause <= retry.longest_pause(1));
         assert_eq!(fate(2, &retry).pause, None);
         assert_eq!(millis(Duration::MAX), 365 * 24 * 3600 * 1000);
+    }
+
+    #[test]
+    fn a_dead_event_holds_others_unless_they_are_to_pass_it() {
+        let holds = |order, attempts| {
+            fate(attempts, &RetryOptions::default().attempts(2).order(order)).holds
+        };
+        assert_eq!([holds(Order::Hold, 1), holds(Order::Hold, 2)], [true, true]);
+        assert_eq!([holds(Order::Skip, 1), holds(Order::Skip, 2)], [true, false]);
+        assert_eq!([holds(Order::Unordered, 1), holds(Order::Unordered, 2)], [false, false]);
     }
 }

@@ -25,7 +25,8 @@ pub(crate) struct Step {
     pub(crate) problem: Option<String>,
 }
 
-const KEEP_AHEAD: &str = "SELECT made, again, problem FROM outbox.keep_partitions_ahead()";
+pub(crate) const KEEP_AHEAD: &str =
+    "SELECT made, again, problem FROM outbox.keep_partitions_ahead()";
 
 /// Takes a step towards the partitions that the next days need. Cheap if there are enough.
 pub(crate) async fn keep_ahead(session: &mut Session) -> Result<Step, SessionError> {

@@ -5,7 +5,11 @@
 
 mod attempt;
 mod backoff;
+mod caution;
 mod deliver;
+mod doubt;
+#[cfg(feature = "testing")]
+pub(crate) mod drain;
 mod health;
 mod ownership;
 mod progress;
@@ -13,8 +17,9 @@ mod reader;
 mod replaying;
 mod retrying;
 mod shard;
-mod startup;
+pub(crate) mod startup;
 mod upkeep;
+mod verify;
 mod worker;
 
 use std::sync::Arc;
@@ -28,7 +33,8 @@ use uuid::Uuid;
 pub use self::health::Health;
 use self::health::HealthCell;
 pub use self::startup::Refusal;
-use self::worker::{Worker, chain};
+use self::worker::Worker;
+pub(crate) use self::worker::chain;
 use crate::lease::{self, Identity, Leases};
 use crate::options::{InvalidOptions, RelayOptions};
 use crate::publish::Publisher;
@@ -122,7 +128,8 @@ async fn run<P: Publisher>(relay: Relay<P>, cancelled: CancellationToken, health
     let retire = CancellationToken::new();
     let mut tasks = JoinSet::new();
     let (its_pool, its_options, its_leases) = (pool.clone(), options.clone(), Arc::clone(&leases));
-    tasks.spawn(beat(its_pool, its_options, who.clone(), its_leases, retire.clone()));
+    let its_health = health.clone();
+    tasks.spawn(beat(its_pool, its_options, who.clone(), its_leases, its_health, retire.clone()));
     let heartbeat = Heartbeat { tasks, retire };
 
     let mut worker = Worker::new(
@@ -169,13 +176,14 @@ async fn beat(
     options: RelayOptions,
     who: Identity,
     leases: Arc<Leases>,
+    health: HealthCell,
     retire: CancellationToken,
 ) {
     let mut session = None;
     let mut pace = tokio::time::interval(options.heartbeat);
     pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while retire.run_until_cancelled(pace.tick()).await.is_some() {
-        if let Err(error) = beat_once(&pool, &options, &who, &leases, &mut session).await {
+        if let Err(error) = beat_once(&pool, &options, &who, &leases, &health, &mut session).await {
             debug!(subscription = %who.subscription, cause = chain(&error), "the heartbeat failed");
             session = None;
             // Soon again: the lease is running.
@@ -189,6 +197,7 @@ async fn beat_once(
     options: &RelayOptions,
     who: &Identity,
     leases: &Leases,
+    health: &HealthCell,
     session: &mut Option<Session>,
 ) -> Result<(), SessionError> {
     if session.is_none() {
@@ -196,7 +205,7 @@ async fn beat_once(
     }
     if let Some(session) = session {
         let asked = Instant::now();
-        let renewed = lease::renew(session, who, options.lease).await?;
+        let renewed = lease::renew(session, who, health.get().report(), options.lease).await?;
         leases.extend(renewed, asked, options.lease);
     }
     Ok(())

@@ -21,6 +21,8 @@ pub mod outbox {
             epoch -> Int8,
             /// By this server's clock
             leased_until -> Timestamptz,
+            /// How many owners in a row ended here without giving it back. From 2 on events go out one by one, at 3 the next one is parked first. 0 again once that went well
+            crashes -> Int2,
             updated_at -> Timestamptz,
         }
     }
@@ -188,6 +190,10 @@ pub mod outbox {
             error -> Nullable<Text>,
             /// Out of attempts: waits for an operator
             dead -> Bool,
+            /// Later events of its aggregate wait for it, and it for earlier ones. False for an unordered event, and for a dead one that the others were to pass
+            holds -> Bool,
+            /// Tried alone, each attempt counted before it is made: relays ended when they tried it, or may have
+            alone -> Bool,
             parked_at -> Timestamptz,
             updated_at -> Timestamptz,
         }
@@ -205,6 +211,14 @@ pub mod outbox {
             version -> Text,
             started_at -> Timestamptz,
             seen_at -> Timestamptz,
+            /// What it says of itself: starting, running, broker_unavailable, interrupted, stopping
+            state -> Text,
+            /// Since when, to the heartbeat
+            state_since -> Timestamptz,
+            /// Why it does not deliver: what the publisher or the database says
+            reason -> Nullable<Text>,
+            /// The database role that it works as
+            role -> Text,
         }
     }
 

@@ -22,20 +22,22 @@ pub(crate) struct Move {
     pub(crate) epoch: i64,
     pub(crate) from: Place,
     pub(crate) to: Place,
+    /// See the column.
+    pub(crate) crashes: i16,
 }
 
 // One statement, guarded by owner, epoch and the place it moves from.
 const SETTLE: &str = "\
 WITH mine AS MATERIALIZED (
-    SELECT c.shard, m.tick, m.target, m.seq FROM outbox.cursors c
-    JOIN unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
-        AS m (shard, epoch, from_tick, from_seq, tick, target, seq)
+    SELECT c.shard, m.tick, m.target, m.seq, m.crashes FROM outbox.cursors c
+    JOIN unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[])
+        AS m (shard, epoch, from_tick, from_seq, tick, target, seq, crashes)
         ON m.shard = c.shard AND m.epoch = c.epoch AND m.from_tick = c.tick AND m.from_seq = c.seq
-    WHERE c.subscription = $8 AND c.owner = $9
+    WHERE c.subscription = $9 AND c.owner = $10
     ORDER BY c.shard FOR UPDATE OF c
 )
-UPDATE outbox.cursors c SET tick = mine.tick, target = mine.target, seq = mine.seq, updated_at = clock_timestamp()
-FROM mine WHERE c.subscription = $10 AND c.shard = mine.shard
+UPDATE outbox.cursors c SET tick = mine.tick, target = mine.target, seq = mine.seq, crashes = mine.crashes, updated_at = clock_timestamp()
+FROM mine WHERE c.subscription = $11 AND c.shard = mine.shard
 RETURNING c.shard";
 
 /// Writes the moves and returns the shards that moved; a missing one is not ours any more.
@@ -64,6 +66,7 @@ pub(crate) async fn settle(
                     moves.iter().map(|m| m.to.target).collect::<Vec<_>>(),
                 )
                 .bind::<Array<BigInt>, _>(column(|m| m.to.seq))
+                .bind::<Array<SmallInt>, _>(moves.iter().map(|m| m.crashes).collect::<Vec<_>>())
                 .bind::<Text, _>(who.subscription.clone())
                 .bind::<SqlUuid, _>(who.relay)
                 .bind::<Text, _>(who.subscription.clone()),

@@ -31,11 +31,19 @@
 //! # }
 //! ```
 //!
+//! With the feature `relay` a test can also deliver: [`TestRelay`] runs a relay to "everything
+//! delivered" without waiting, or to a [`CrashPoint`]; [`RecordingPublisher`] is a broker in memory
+//! that rejects, hangs and goes away as it is told; [`assert_delivered`] compares what it got.
+//!
 //! **Inside a transaction** that diesel began, a test transaction above all, these functions see
 //! what this transaction has emitted and nothing else: tests can share a database. **Outside**,
 //! they see every committed event that retention has left.
 
 mod compare;
+#[cfg(feature = "relay")]
+mod delivered;
+#[cfg(feature = "relay")]
+mod relay;
 
 use std::collections::BTreeMap;
 
@@ -47,7 +55,13 @@ use diesel::sql_types::{BigInt, Nullable, SmallInt, Text, Uuid as SqlUuid};
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
+#[cfg(feature = "relay")]
+pub use self::delivered::assert_delivered;
+#[cfg(feature = "relay")]
+pub use self::relay::{CrashPoint, DrainError, TestRelay};
 use crate::event::OutboxEvent;
+#[cfg(feature = "relay")]
+pub use crate::publish::{Recorded, RecordingPublisher};
 use crate::statement::statement;
 
 /// An event as it is in `outbox.events`.
@@ -142,16 +156,16 @@ pub fn emitted<C: LoadConnection<Backend = Pg>>(conn: &mut C) -> QueryResult<Vec
 /// JSON value: spaces and the order of its keys do not matter.
 ///
 /// # Panics
-/// If others were. The message has one line of JSON for each event that is missing, unexpected or
-/// different.
+/// If others were. The message has a line of JSON for each event that is missing, unexpected or
+/// different, and names what differs.
 #[track_caller]
 pub fn assert_emitted<C: LoadConnection<Backend = Pg>>(
     conn: &mut C,
     expected: &[&dyn OutboxEvent],
 ) {
-    if let Err(difference) =
-        compare::difference(compare::lines(expected.iter().copied()), emitted(conn))
-    {
+    let expected = compare::lines(expected.iter().copied());
+    let emitted = compare::emitted(emitted(conn));
+    if let Err(difference) = compare::difference("emitted", expected, emitted) {
         panic!("{difference}");
     }
 }
@@ -205,7 +219,8 @@ mod asynchronous {
         let caller = std::panic::Location::caller();
         let expected = compare::lines(expected.iter().map(|event| *event as &dyn OutboxEvent));
         async move {
-            if let Err(difference) = compare::difference(expected, emitted_async(conn).await) {
+            let emitted = compare::emitted(emitted_async(conn).await);
+            if let Err(difference) = compare::difference("emitted", expected, emitted) {
                 panic!("{caller}: {difference}");
             }
         }

@@ -90,5 +90,7 @@ impl<C: LoadConnection<Backend = Pg>> OutboxTransaction for C {}
 #[cfg(feature = "async")]
 mod asynchronous;
 
+#[cfg(feature = "consumer")]
+pub(crate) use self::asynchronous::Closure;
 #[cfg(feature = "async")]
 pub use self::asynchronous::{AsyncOutboxTransaction, AsyncTransaction};

@@ -185,13 +185,13 @@ async fn events_go_to_the_handler_of_their_type_and_version() {
     let (any, two, rest) = (sent.clone(), sent.clone(), sent);
     let running = consumer(&redis.url(), &stream, "one")
         .concurrency(1)
-        .on("order.created", async move |event: OrderCreated, _: Delivery| {
-            any.send(format!("any {}", event.cents))
+        .on_type("order.created", async move |event: OrderCreated, _: Delivery| {
+            Ok(any.send(format!("any {}", event.cents))?)
         })
         .on_version("order.created", 2, async move |event: OrderCreatedV2, _: Delivery| {
-            two.send(format!("two {}", event.euros))
+            Ok(two.send(format!("two {}", event.euros))?)
         })
-        .on_any(async move |delivery: Delivery| rest.send(delivery.event_type().to_owned()))
+        .on_any(async move |delivery: Delivery| Ok(rest.send(delivery.event_type().to_owned())?))
         .spawn()
         .expect("good options");
     let mut all = Vec::new();
@@ -215,7 +215,7 @@ async fn events_of_unknown_types_become_dead_letters_or_are_skipped_or_stop_the_
         let handler = seen.clone();
         let mut running = consumer(&redis.url(), &stream, "one")
             .unknown(policy)
-            .on("order.created", async move |_: OrderCreated, delivery: Delivery| {
+            .on_type("order.created", async move |_: OrderCreated, delivery: Delivery| {
                 handler.push(&delivery);
                 Ok::<_, HandlerError>(())
             })
@@ -225,7 +225,7 @@ async fn events_of_unknown_types_become_dead_letters_or_are_skipped_or_stop_the_
             let stopped = tokio::time::timeout(SOON, running.stopped()).await.expect("soon");
             let stopped = stopped.expect_err("stops");
             assert!(
-                matches!(&stopped, ConsumerError::UnknownEvent { event_type, event_version: 9, .. } if event_type == "order.renamed"),
+                matches!(&stopped, ConsumerError::UnknownEvent(unknown) if (unknown.event_type.as_str(), unknown.event_version) == ("order.renamed", 9)),
                 "{stopped:?}"
             );
             assert_eq!((seen.len(), stream.pending("billing").await), (0, 2), "nothing is lost");

@@ -80,7 +80,7 @@ async fn what_trying_again_cannot_help_is_buried_at_once_and_no_payload_is_told(
     let counter = Arc::clone(&tries);
     let running = consumer(&redis.url(), &stream, "one")
         .retry_base(Duration::from_secs(60))
-        .on("order.created", async move |_: OrderCreated, delivery: Delivery| {
+        .on_type("order.created", async move |_: OrderCreated, delivery: Delivery| {
             counter.fetch_add(1, Ordering::SeqCst);
             assert!(!format!("{delivery:?}").contains("cents"));
             Err::<(), HandlerError>(Reject::because("no such account").into())

@@ -305,6 +305,20 @@ fn two_consumers_each_handle_an_event_and_a_renamed_one_keeps_its_memory_by_an_u
 }
 
 #[test]
+fn ids_that_two_producers_share_are_kept_apart_by_a_name_for_each() {
+    let database = database();
+    let (mut conn, id) = (database.sync(), Uuid::from_u128(1));
+    for producer in ["billing/orders", "billing/stock"] {
+        let inbox = Inbox::new(producer).expect("a good name");
+        let handled = inbox.once(&mut conn, id, |conn| effect(conn, id));
+        assert_eq!(handled, Ok(Handled::First(1)), "{producer}");
+        let handled = inbox.once(&mut conn, id, |conn| effect(conn, id));
+        assert_eq!(handled, Ok(Handled::Duplicate), "{producer}");
+    }
+    assert_eq!(counts(&database), (2, 2));
+}
+
+#[test]
 fn a_name_that_cannot_be_stored_is_refused_before_any_sql() {
     assert_eq!(Inbox::new("").expect_err("empty").to_string(), "the consumer's name is empty");
     assert!(Inbox::new("x".repeat(255)).is_ok());

@@ -180,6 +180,25 @@ fn ids_that_tell_no_time_are_kept_for_the_retention_and_then_deleted() {
     assert_eq!(handle(&mut conn, "billing", low), Ok(Handled::First(())));
 }
 
+#[test]
+fn a_short_retention_keeps_what_could_not_be_refused_when_it_is_replayed() {
+    let database = TestDatabase::new();
+    let mut conn = database.sync();
+    let other = Uuid::new_v4();
+    let low = Uuid::parse_str("02000000-0000-4000-8000-000000000000").expect("an id");
+    let timed = id_from(3 * DAY);
+    for id in [other, low, timed] {
+        assert_eq!(handle(&mut conn, "billing", id), Ok(Handled::First(())));
+    }
+    age(&database, 3 * DAY);
+    inbox::drop_partitions(&mut conn, DAY).expect("retention");
+    // An operator replays all three.
+    for id in [other, low] {
+        assert_eq!(handle(&mut conn, "billing", id), Ok(Handled::Duplicate));
+    }
+    assert_ne!(handle(&mut conn, "billing", timed), Ok(Handled::First(())));
+}
+
 #[tokio::test]
 async fn retention_waits_for_nobody_and_frees_the_space_while_the_inbox_is_in_use() {
     let database = TestDatabase::new();

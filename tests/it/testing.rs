@@ -133,6 +133,8 @@ fn a_failure_shows_each_event_that_differs_is_missing_or_was_not_expected() {
   event 2 differs
     expected {"event_type":"order.paid","event_version":1,"aggregate_type":"order","aggregate_id":"2","topic":"order","payload":{"total":7}}
     emitted  {"event_type":"order.created","event_version":1,"aggregate_type":"order","aggregate_id":"2","topic":"order","payload":{}}
+    event_type: "order.paid" expected, not "order.created"
+    payload.total: 7 expected, is missing
   event 3 is missing
     expected {"event_type":"order.created","event_version":1,"aggregate_type":"order","aggregate_id":"3","topic":"order","payload":{}}"#
     );

@@ -38,6 +38,29 @@ impl RelayProcess {
         Self::spawn(command.args([database, redis, prefix]).env("RELAY_OPTIONS", "default"), name)
     }
 
+    /// The same as [`start`](Self::start), but the process ends at once when it is to publish an
+    /// event of this aggregate.
+    #[must_use]
+    pub fn start_mortal(
+        program: &str,
+        name: &str,
+        database: &str,
+        redis: &str,
+        prefix: &str,
+        aggregate: &str,
+    ) -> Self {
+        let mut command = Command::new(Path::new(program));
+        Self::spawn(command.args([database, redis, prefix]).env("RELAY_DIES_AT", aggregate), name)
+    }
+
+    /// Whether it has ended, for whatever reason.
+    ///
+    /// # Panics
+    /// If the operating system does not tell.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("our own child can be asked for").is_some()
+    }
+
     fn spawn(command: &mut Command, name: &str) -> Self {
         let child = command.env("HOSTNAME", name).stdin(Stdio::piped()).spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));

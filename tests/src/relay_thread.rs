@@ -32,6 +32,7 @@ impl RelayThread {
         publisher: impl Publisher,
         options: RelayOptions,
     ) -> Self {
+        crate::relays::log();
         let mishaps = Mishaps::default();
         let cancelled = CancellationToken::new();
         let publisher = MishapPublisher::new(publisher, mishaps.clone());

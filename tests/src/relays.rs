@@ -40,6 +40,16 @@ pub fn quick() -> RelayOptions {
         .retry(RetryOptions::default().base(Duration::from_millis(20)))
 }
 
+/// With `RUST_LOG` set, what relays log goes next to the test that failed.
+pub(crate) fn log() {
+    // Another test may have been first.
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_test_writer()
+        .try_init()
+        .ok();
+}
+
 impl TestDatabase {
     /// A relay of the default subscription with [`quick`] options.
     pub async fn relay(&self, publisher: impl Publisher) -> RelayHandle {
@@ -52,12 +62,7 @@ impl TestDatabase {
         publisher: impl Publisher,
         options: RelayOptions,
     ) -> RelayHandle {
-        // Another test may have been first.
-        tracing_subscriber::fmt()
-            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-            .with_test_writer()
-            .try_init()
-            .ok();
+        log();
         Relay::builder(self.relay_pool().await)
             .publisher(publisher)
             .options(options)

@@ -63,25 +63,28 @@ pub fn clean_leftovers() -> Result<(), ServerError> {
     Ok(())
 }
 
-/// `target/servers`, or a place below the temporary directory if the account that has to run the
-/// servers cannot enter that.
 fn root() -> Result<PathBuf, ServerError> {
+    Ok(place("servers", account::unprivileged()?))
+}
+
+/// This name below `target`, or a place below the temporary directory if the account that has to
+/// run the servers cannot enter that.
+pub(crate) fn place(name: &str, account: Account) -> PathBuf {
     static NOTICE: Once = Once::new();
-    let account = account::unprivileged()?;
-    let wanted = target().join("servers");
+    let wanted = target().join(name);
     if account.reaches(&wanted) {
-        return Ok(wanted);
+        return wanted;
     }
-    let instead = env::temp_dir().join("outbox-servers");
+    let instead = env::temp_dir().join(format!("outbox-{name}"));
     NOTICE.call_once(|| {
         eprintln!(
             "note: servers cannot run as root, and their account cannot enter {}; \
-             their data goes to {}",
+             their files go to {}",
             wanted.display(),
             instead.display()
         );
     });
-    Ok(instead)
+    instead
 }
 
 fn target() -> PathBuf {

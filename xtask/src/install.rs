@@ -233,7 +233,7 @@ fn touched_lately(path: &Path) -> bool {
         .is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|age| age < LISTS_LIVE))
 }
 
-fn in_path(program: &str) -> bool {
+pub(crate) fn in_path(program: &str) -> bool {
     env::split_paths(&env::var_os("PATH").unwrap_or_default())
         .any(|place| place.join(program).is_file())
 }

@@ -20,6 +20,7 @@
 mod account;
 mod directory;
 mod error;
+pub mod fetch;
 mod identity;
 pub mod install;
 pub mod pgbouncer;

@@ -36,6 +36,7 @@ pub enum Durability {
 #[non_exhaustive]
 pub struct Options {
     durability: Durability,
+    programs: Option<PostgresPrograms>,
     settings: Vec<(String, String)>,
 }
 
@@ -44,6 +45,13 @@ impl Options {
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
+        self
+    }
+
+    /// Which installation serves. Default: that of [`programs::find_postgres`].
+    #[must_use]
+    pub fn programs(mut self, programs: PostgresPrograms) -> Self {
+        self.programs = Some(programs);
         self
     }
 
@@ -73,8 +81,11 @@ pub struct Postgres {
 impl Postgres {
     /// Creates a cluster and returns once it accepts connections: about a second.
     pub fn start(options: Options) -> Result<Self, ServerError> {
-        let programs =
-            programs::find_postgres().ok_or(ServerError::ProgramMissing { program: "postgres" })?;
+        let programs = options
+            .programs
+            .clone()
+            .or_else(programs::find_postgres)
+            .ok_or(ServerError::ProgramMissing { program: "postgres" })?;
         let account = account::unprivileged()?;
         let directory = ServerDirectory::create(account)?;
         initdb(&programs, account, &directory)?;

@@ -47,6 +47,12 @@ impl PostgresPrograms {
         self.bin.join(name)
     }
 
+    /// The directory of its programs.
+    #[must_use]
+    pub fn bin(&self) -> &Path {
+        &self.bin
+    }
+
     /// The major version, at least [`OLDEST_POSTGRES`].
     #[must_use]
     pub fn version(&self) -> u32 {
@@ -101,7 +107,7 @@ fn find(overrule: &str, names: &[&str]) -> Option<PathBuf> {
         .find(|program| is_program(program))
 }
 
-fn postgres_in(bin: PathBuf) -> Option<PostgresPrograms> {
+pub(crate) fn postgres_in(bin: PathBuf) -> Option<PostgresPrograms> {
     if !is_program(&bin.join("initdb")) || !is_program(&bin.join("postgres")) {
         return None;
     }

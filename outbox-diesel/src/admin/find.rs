@@ -239,11 +239,11 @@ ORDER BY nth LIMIT 1";
 const PLACES: &str = "\
 SELECT s.name,
        CASE WHEN p.dead THEN 'dead'
-            WHEN p.seq IS NOT NULL AND EXISTS (
+            WHEN p.holds AND EXISTS (
                 SELECT FROM outbox.parked earlier
                 WHERE earlier.subscription = p.subscription AND earlier.shard = p.shard
                   AND earlier.aggregate_type = p.aggregate_type AND earlier.aggregate_id = p.aggregate_id
-                  AND (earlier.tick, earlier.seq) < (p.tick, p.seq)) THEN 'held'
+                  AND earlier.holds AND (earlier.tick, earlier.seq) < (p.tick, p.seq)) THEN 'held'
             WHEN p.seq IS NOT NULL THEN 'retrying'
             WHEN d.seq IS NOT NULL THEN 'discarded'
             WHEN NOT coalesce(e.topic = ANY (f.topics), true) THEN 'filtered'

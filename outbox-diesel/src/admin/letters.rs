@@ -90,7 +90,7 @@ macro_rules! letter {
          (SELECT count(*) FROM outbox.parked held \
           WHERE held.subscription = p.subscription AND held.shard = p.shard \
             AND held.aggregate_type = p.aggregate_type AND held.aggregate_id = p.aggregate_id \
-            AND (held.tick, held.seq) > (p.tick, p.seq))"
+            AND p.holds AND held.holds AND (held.tick, held.seq) > (p.tick, p.seq))"
     };
 }
 

@@ -62,12 +62,13 @@ UPDATE outbox.parked p
 SET attempts = 0, error = NULL, dead = false, next_attempt_at = clock_timestamp(), updated_at = clock_timestamp()
 FROM chosen WHERE p.subscription = chosen.subscription AND p.seq = chosen.seq";
 
-/// The first parked event of an event's aggregate.
+/// The event that an event waits for, or itself.
 const HEAD: &str = "\
 SELECT first.id FROM outbox.parked p CROSS JOIN LATERAL (
     SELECT e.id FROM outbox.parked e
     WHERE e.subscription = p.subscription AND e.shard = p.shard
       AND e.aggregate_type = p.aggregate_type AND e.aggregate_id = p.aggregate_id
+      AND (e.seq = p.seq OR (p.holds AND e.holds))
     ORDER BY e.tick, e.seq LIMIT 1) first
 WHERE p.subscription = $1 AND p.id = $2";
 

@@ -1,5 +1,7 @@
 //! Skips a backlog.
 
+use std::fmt;
+
 use chrono::{DateTime, Utc};
 use diesel::sql_types::{BigInt, Bool, Text, Timestamptz};
 use diesel_async::AsyncPgConnection;
@@ -30,12 +32,26 @@ pub enum Events {
     /// More than 10,000: the distance in the log, which counts the events of other topics and of
     /// transactions that were rolled back too.
     AtMost(u64),
+    /// Counted up to here, and there are more.
+    MoreThan(u64),
 }
 
 impl Events {
     fn limit(self) -> u64 {
         match self {
             Self::Exactly(events) | Self::AtMost(events) => events,
+            Self::MoreThan(_) => u64::MAX,
+        }
+    }
+}
+
+impl fmt::Display for Events {
+    /// `17`, `≤ 12000`, `> 10000`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(events) => write!(f, "{events}"),
+            Self::AtMost(events) => write!(f, "≤ {events}"),
+            Self::MoreThan(events) => write!(f, "> {events}"),
         }
     }
 }

@@ -7,7 +7,7 @@ use futures_util::FutureExt as _;
 
 use super::delivery::Delivery;
 use super::lanes::Place;
-use super::route::{Handler, chain, is_final};
+use super::route::{Handler, chain, is_final, is_unavailable};
 
 /// How a try ended.
 pub(super) struct Attempt {
@@ -21,6 +21,8 @@ pub(super) enum Outcome {
     Handled,
     /// To be tried again, unless it was the last time.
     Failed { error: String },
+    /// To be tried again, and no fault of the event.
+    Postponed { error: String },
     /// Trying again is in vain.
     Rejected { error: String },
 }
@@ -34,13 +36,15 @@ pub(super) async fn attempt(
 ) -> Attempt {
     let tried = delivery.clone();
     // The handler is called inside too: it may panic before it makes a future.
-    let outcome = AssertUnwindSafe(async move { handler(tried).await }).catch_unwind();
+    let outcome = AssertUnwindSafe(async move { handler(tried, timeout).await }).catch_unwind();
     let outcome = match tokio::time::timeout(timeout, outcome).await {
         Ok(Ok(Ok(()))) => Outcome::Handled,
         Ok(Ok(Err(error))) => {
             let text = chain(&*error);
             if is_final(&*error) {
                 Outcome::Rejected { error: text }
+            } else if is_unavailable(&*error) {
+                Outcome::Postponed { error: text }
             } else {
                 Outcome::Failed { error: text }
             }

@@ -89,15 +89,8 @@ impl Delivery {
     /// # Errors
     /// [`InvalidPayload`], which tells no part of the payload.
     pub fn payload_as<T: DeserializeOwned>(&self) -> Result<T, InvalidPayload> {
-        serde_json::from_slice(self.payload()).map_err(|error| InvalidPayload {
-            event_type: self.event_type().to_owned(),
-            what: match error.classify() {
-                serde_json::error::Category::Data => "has another shape than its handler expects",
-                _ => "is not JSON",
-            },
-            line: error.line(),
-            column: error.column(),
-        })
+        serde_json::from_slice(self.payload())
+            .map_err(|error| InvalidPayload::new(self.event_type().to_owned(), &error))
     }
 
     /// The value of a header, if it is a text.
@@ -259,4 +252,14 @@ pub struct InvalidPayload {
     what: &'static str,
     line: usize,
     column: usize,
+}
+
+impl InvalidPayload {
+    pub(super) fn new(event_type: String, error: &serde_json::Error) -> Self {
+        let what = match error.classify() {
+            serde_json::error::Category::Data => "has another shape than its handler expects",
+            _ => "is not JSON",
+        };
+        Self { event_type, what, line: error.line(), column: error.column() }
+    }
 }

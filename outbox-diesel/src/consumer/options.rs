@@ -7,8 +7,10 @@ use super::lease::Leasing;
 use super::route::Unhandled;
 
 /// Settings, each with a default.
-impl Consumer {
-    /// What to do with events that have no handler. Default: [`Unhandled::DeadLetter`].
+impl<M> Consumer<M> {
+    /// What to do with events that have no handler, of their type or of their version. They are
+    /// reported in any case, see [`on_unknown`](Self::on_unknown). Default:
+    /// [`Unhandled::DeadLetter`].
     pub fn unknown(mut self, unknown: Unhandled) -> Self {
         self.settings.unknown = unknown;
         self

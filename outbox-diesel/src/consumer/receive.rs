@@ -1,5 +1,6 @@
 //! Receive: what to do with an entry that was read.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,8 +14,63 @@ use super::options::Settings;
 use super::route::{Handler, Routes, Unhandled};
 use super::worker::Worker;
 
-/// Is told of each malformed entry.
-pub(super) type Report = Arc<dyn Fn(&MalformedEntry) + Send + Sync>;
+/// Types that are logged once each. Beyond, a producer makes them up, and nobody reads them all.
+const LOGGED_TYPES: usize = 1000;
+
+type Report<T> = Arc<dyn Fn(&T) + Send + Sync>;
+
+/// Who is told of what no handler gets.
+#[derive(Default)]
+pub(super) struct Reports {
+    pub(super) malformed: Option<Report<MalformedEntry>>,
+    pub(super) unknown: Option<Report<UnknownEvent>>,
+    logged: HashSet<(String, i16)>,
+}
+
+/// An event that has no handler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnknownEvent {
+    /// Where it was read.
+    pub stream: Arc<str>,
+    /// Its place in the stream.
+    pub entry: EntryId,
+    /// Its type.
+    pub event_type: String,
+    /// Its version.
+    pub event_version: i16,
+}
+
+impl fmt::Display for UnknownEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stream, entry, event_type, event_version } = self;
+        write!(
+            f,
+            "entry {entry} of stream {stream} has no handler: {event_type}, version {event_version}"
+        )
+    }
+}
+
+impl Reports {
+    fn unknown(&mut self, event: &UnknownEvent, policy: Unhandled) {
+        let kind = (event.event_type.clone(), event.event_version);
+        if self.logged.len() < LOGGED_TYPES && self.logged.insert(kind) {
+            warn!(?policy, "{event}; the next of this type are not logged");
+        } else {
+            debug!(?policy, "{event}");
+        }
+        if let Some(report) = &self.unknown {
+            report(event);
+        }
+    }
+
+    fn malformed(&self, entry: &MalformedEntry, policy: Unhandled) {
+        warn!(?policy, "{entry}");
+        if let Some(report) = &self.malformed {
+            report(entry);
+        }
+    }
+}
 
 /// An entry that is no event, or not one that can be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +95,7 @@ pub(super) struct Receiver {
     unknown: Unhandled,
     malformed: Unhandled,
     max_deliveries: u32,
-    pub(super) report: Option<Report>,
+    pub(super) reports: Reports,
 }
 
 impl Receiver {
@@ -49,7 +105,7 @@ impl Receiver {
             unknown: settings.unknown,
             malformed: settings.malformed,
             max_deliveries: settings.max_deliveries,
-            report: None,
+            reports: Reports::default(),
         }
     }
 
@@ -85,22 +141,20 @@ impl Worker {
                 return;
             }
             Ok(delivery) => {
-                debug!(?delivery, policy = ?self.receiver.unknown, "no handler for this type of event");
-                let stop = ConsumerError::UnknownEvent {
+                let unknown = UnknownEvent {
                     stream,
                     entry: entry.id,
                     event_type: delivery.event_type().to_owned(),
                     event_version: delivery.event_version(),
                 };
+                self.receiver.reports.unknown(&unknown, self.receiver.unknown);
+                let stop = ConsumerError::UnknownEvent(unknown);
                 let fields = delivery.fields().to_vec();
                 (self.receiver.unknown, stop.to_string(), fields, stop)
             }
             Err((problem, fields)) => {
                 let malformed = MalformedEntry { stream, entry: entry.id, problem };
-                warn!(policy = ?self.receiver.malformed, "{malformed}");
-                if let Some(report) = &self.receiver.report {
-                    report(&malformed);
-                }
+                self.receiver.reports.malformed(&malformed, self.receiver.malformed);
                 let stop = ConsumerError::Malformed(malformed);
                 (self.receiver.malformed, stop.to_string(), fields, stop)
             }

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
-
-use serde::de::DeserializeOwned;
+use std::time::Duration;
 
 use super::delivery::Delivery;
 use crate::inbox::Forgotten;
@@ -35,6 +34,26 @@ impl Reject {
     }
 }
 
+/// An error that is no fault of the event, such as a service that is away: the event is tried again
+/// after a pause, as often as it takes, and no try is counted. Its aggregate waits.
+///
+/// ```
+/// # use outbox_diesel::consumer::{HandlerError, Unavailable};
+/// fn charge(answer: Result<(), std::io::Error>) -> Result<(), HandlerError> {
+///     Ok(answer.map_err(Unavailable::because)?)
+/// }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("what the handler needs is not available")]
+pub struct Unavailable(#[source] HandlerError);
+
+impl Unavailable {
+    /// With the reason.
+    pub fn because(reason: impl Into<HandlerError>) -> Self {
+        Self(reason.into())
+    }
+}
+
 /// What to do with what has no handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -48,10 +67,27 @@ pub enum Unhandled {
     Stop,
 }
 
-type Outcome = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send>>;
+pub(super) type Outcome = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send>>;
 
-/// A handler of any event, boxed.
-pub(super) type Handler = Arc<dyn Fn(Delivery) -> Outcome + Send + Sync>;
+/// A handler of any event, boxed. It is told how long it may take.
+pub(super) type Handler = Arc<dyn Fn(Delivery, Duration) -> Outcome + Send + Sync>;
+
+/// An asynchronous closure whose future can be named and so be `Send`, as
+/// [`Closure`](crate::transaction::Closure) with one argument more.
+#[doc(hidden)]
+pub trait Handle<E, C>:
+    AsyncFnOnce(E, C) -> Result<(), HandlerError> + FnOnce(E, C) -> <Self as Handle<E, C>>::Future
+{
+    type Future: Future<Output = Result<(), HandlerError>>;
+}
+
+impl<F, E, C, Fut> Handle<E, C> for F
+where
+    F: AsyncFnOnce(E, C) -> Result<(), HandlerError> + FnOnce(E, C) -> Fut,
+    Fut: Future<Output = Result<(), HandlerError>>,
+{
+    type Future = Fut;
+}
 
 #[derive(Default, Clone)]
 pub(super) struct Routes {
@@ -65,6 +101,13 @@ impl Routes {
         let handlers = self.by_type.entry(event_type).or_default();
         handlers.retain(|(known, _)| *known != version);
         handlers.push((version, handler));
+    }
+
+    /// The same handler for all of these events.
+    pub(super) fn add_all(&mut self, events: Vec<(&'static str, i16)>, handler: &Handler) {
+        for (event_type, version) in events {
+            self.add(event_type.to_owned(), Some(version), Arc::clone(handler));
+        }
     }
 
     pub(super) fn otherwise(&mut self, handler: Handler) {
@@ -82,36 +125,6 @@ impl Routes {
     }
 }
 
-/// Boxes a handler of raw deliveries. Cloned for each call, so that its future owns what it needs.
-pub(super) fn raw<F, Fut, R, E>(handler: F) -> Handler
-where
-    F: FnOnce(Delivery) -> Fut + Clone + Send + Sync + 'static,
-    Fut: Future<Output = Result<R, E>> + Send + 'static,
-    E: Into<HandlerError>,
-{
-    Arc::new(move |delivery| {
-        let handling = (handler.clone())(delivery);
-        Box::pin(async move { handling.await.map(drop).map_err(Into::into) })
-    })
-}
-
-/// Boxes a handler of parsed events. One that cannot be parsed will not be the next time either.
-pub(super) fn typed<T, F, Fut, R, E>(handler: F) -> Handler
-where
-    T: DeserializeOwned + Send + 'static,
-    F: FnOnce(T, Delivery) -> Fut + Clone + Send + Sync + 'static,
-    Fut: Future<Output = Result<R, E>> + Send + 'static,
-    E: Into<HandlerError>,
-{
-    Arc::new(move |delivery| match delivery.payload_as::<T>() {
-        Ok(event) => {
-            let handling = (handler.clone())(event, delivery);
-            Box::pin(async move { handling.await.map(drop).map_err(Into::into) })
-        }
-        Err(invalid) => Box::pin(async move { Err(Reject::because(invalid).into()) }),
-    })
-}
-
 /// Whether trying again is in vain, wherever in the error's causes it says so.
 pub(super) fn is_final(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
@@ -121,6 +134,18 @@ pub(super) fn is_final(error: &(dyn Error + 'static)) -> bool {
         }
         let diesel = error.downcast_ref::<diesel::result::Error>();
         if diesel.is_some_and(|error| Forgotten::in_error(error).is_some()) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+/// Whether the event was not to blame, wherever in the error's causes it says so.
+pub(super) fn is_unavailable(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.is::<Unavailable>() {
             return true;
         }
         next = error.source();

@@ -21,6 +21,9 @@ use super::receive::Receiver;
 use super::route::{Routes, chain};
 use super::settle::Settling;
 
+/// What is not available is asked for about as often as after this many tries.
+const POSTPONED: u32 = 5;
+
 pub(super) struct Worker {
     client: Client,
     pub(super) group: Group,
@@ -290,6 +293,12 @@ impl Worker {
                 debug!(?delivery, error, ?wait, "a handler failed; its aggregate waits");
                 let next = delivery.with_attempt(delivery.attempt() + 1);
                 self.lanes.failed(next, Instant::now() + wait);
+            }
+            Outcome::Postponed { error } => {
+                let settings = &self.settings;
+                let wait = pause(settings.retry_base, settings.retry_cap, POSTPONED);
+                warn!(?delivery, error, ?wait, "an event was postponed; its aggregate waits");
+                self.lanes.failed(delivery, Instant::now() + wait);
             }
             Outcome::Failed { error } | Outcome::Rejected { error } => {
                 warn!(?delivery, error, "an event became a dead letter");

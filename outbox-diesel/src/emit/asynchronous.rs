@@ -4,6 +4,24 @@ use diesel_async::{AsyncConnection, RunQueryDsl, TransactionManager};
 
 use super::*;
 
+/// Asynchronous connections that may emit though nothing proves that they are in a transaction; as
+/// [`MayEmit`], and the handle of a transaction always.
+#[cfg_attr(
+    not(feature = "connection-emit"),
+    diagnostic::on_unimplemented(
+        message = "events are emitted inside a transaction, and `{Self}` may be outside of one",
+        label = "may be outside of a transaction",
+        note = "write `conn.outbox_transaction(async |tx| {{ ...; tx.emit(&event).await }})`: `tx` is in a \
+                transaction",
+        note = "or switch on the feature `connection-emit` of `outbox-diesel`: then every connection \
+                emits, and outside of a transaction emit is an error when it runs"
+    )
+)]
+pub trait MayEmitAsync: AsyncConnection<Backend = Pg> {}
+
+#[cfg(feature = "connection-emit")]
+impl<C: AsyncConnection<Backend = Pg>> MayEmitAsync for C {}
+
 /// Emits events on asynchronous connections: `AsyncPgConnection` and its pool guards.
 ///
 /// Needs the feature `connection-emit`. Without it,
@@ -13,7 +31,7 @@ use super::*;
 /// # Cancel safety
 /// Not cancel safe, like every statement of diesel-async: a dropped future may or may not have
 /// inserted the event. Roll the transaction back, or drop the connection.
-pub trait AsyncEmit: AsyncConnection<Backend = Pg> + MayEmit {
+pub trait AsyncEmit: MayEmitAsync {
     /// Emits one event in the current transaction; see [`Emit::emit`].
     ///
     /// The event is serialised before the future is made, so the future borrows only the
@@ -44,7 +62,7 @@ pub trait AsyncEmit: AsyncConnection<Backend = Pg> + MayEmit {
     }
 }
 
-impl<C: AsyncConnection<Backend = Pg> + MayEmit> AsyncEmit for C {}
+impl<C: MayEmitAsync> AsyncEmit for C {}
 
 pub(crate) fn one<'conn, C: AsyncConnection<Backend = Pg>, E: OutboxEvent + ?Sized>(
     conn: &'conn mut C,

@@ -61,6 +61,7 @@ struct Broker {
     answers_to_lose: usize,
     objection: Option<Objection>,
     panic: Option<Concern>,
+    hang: Option<Concern>,
 }
 
 impl RecordingPublisher {
@@ -115,6 +116,11 @@ impl RecordingPublisher {
         self.broker().panic = Some(Box::new(event));
     }
 
+    /// At which events to hang: nothing of their batch arrives. Replaces what was said before.
+    pub fn hang_at(&self, event: impl Fn(&OwnedMessage) -> bool + Send + 'static) {
+        self.broker().hang = Some(Box::new(event));
+    }
+
     /// A test that panics on purpose poisons the lock; the broker goes on.
     fn broker(&self) -> MutexGuard<'_, Broker> {
         self.broker.lock().unwrap_or_else(PoisonError::into_inner)
@@ -161,6 +167,9 @@ impl Publisher for RecordingPublisher {
             receipt.unavailable("a destination of the batch had no first contact yet");
             return receipt;
         }
+        if self.broker().hangs_at(batch) {
+            std::future::pending::<()>().await;
+        }
         let mut broker = self.broker();
         let lost = broker.answers_to_lose > 0;
         broker.receive(batch, &mut receipt);
@@ -178,6 +187,11 @@ impl Publisher for RecordingPublisher {
 }
 
 impl Broker {
+    fn hangs_at(&self, batch: &Batch<'_>) -> bool {
+        let Some(at) = &self.hang else { return false };
+        batch.messages().iter().any(|message| at(&OwnedMessage::from(message)))
+    }
+
     /// Takes events in order. A destination stops at its first failure, and so does an aggregate.
     fn receive(&mut self, batch: &Batch<'_>, receipt: &mut Receipt) {
         let messages = batch.messages();

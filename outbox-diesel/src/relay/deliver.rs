@@ -2,21 +2,17 @@
 
 use std::collections::HashSet;
 
-use diesel::sql_types::{Array, BigInt};
 use tracing::{error, warn};
 
 use super::attempt::{Attempt, attempt};
 use super::reader::{Reading, Step};
 use super::worker::{Interrupted, Worker};
-use crate::lease::Raise;
 use crate::message::{Message, SHARDS};
-use crate::park::{self, Reason};
-use crate::publish::{Batch, Contact, Publisher, Receipt, Repeat, Stamp, Verdict};
-use crate::session::{Mode, Session, SessionError};
-use crate::statement::statement;
-use crate::subscription;
-
-const KNOWN_TICKS: &str = "SELECT tick, mark FROM outbox.ticks WHERE tick = ANY ($1::bigint[])";
+use crate::options::Order;
+use crate::park::{self, Fate, Parked, Reason, fate, storable};
+use crate::publish::{Publisher, Receipt, Repeat, Stamp, Verdict};
+use crate::retry::Failure;
+use crate::session::{Session, SessionError};
 
 impl<P: Publisher> Worker<P> {
     /// Delivers a reading, and reads ahead during the first call of the publisher. False if the
@@ -27,49 +23,75 @@ impl<P: Publisher> Worker<P> {
         reading: &Reading,
     ) -> Result<(bool, Option<Step>), Interrupted> {
         let (mut messages, held) = self.sort_out(reading);
-        if !held.is_empty() {
-            self.park(session, held).await?;
+        if !self.hold(session, reading, held).await? {
+            return Ok((false, None));
         }
-        self.keep_leased(&mut messages);
-        if messages.is_empty() {
-            return Ok((true, None));
-        }
-        let mut stamp =
-            Stamp { repeat: Repeat::Position { mark: reading.mark }, ..self.stamp.clone() };
         let limits = self.limits();
-        let mut width = self.width.min(messages.len());
-        let (first, ahead) = tokio::join!(
-            attempt(&mut self.publisher, &stamp, &messages[..width], self.options.publish_timeout),
-            self.reader.next(session, &self.shards, limits),
-        );
-        let ahead = ahead?;
-        let mut outcome = first;
+        let limit = self.options.publish_timeout;
+        let repeat = Repeat::Position { mark: reading.mark };
+        let mut ahead = None;
         loop {
+            self.keep_leased(&mut messages);
+            if messages.is_empty() {
+                return Ok((true, ahead));
+            }
+            let is_careful = self.is_careful(reading);
+            if is_careful && !self.evade(session, reading, &mut messages).await? {
+                return Ok((false, ahead));
+            }
+            if messages.is_empty() {
+                return Ok((true, ahead));
+            }
+            let stamp = Stamp { repeat, ..self.stamp.clone() };
+            let width = if is_careful { 1 } else { self.search.width().min(messages.len()) };
+            let sent = messages[..width].last().map_or(0, Message::seq);
+            let call = attempt(&mut self.publisher, &stamp, &messages[..width], limit);
+            let outcome = if ahead.is_none() {
+                let (outcome, read) =
+                    tokio::join!(call, self.reader.next(session, &self.shards, limits));
+                ahead = Some(read?);
+                outcome
+            } else {
+                call.await
+            };
             match outcome {
                 Attempt::Unavailable(reason) => {
+                    self.evidence.silence();
                     self.go_out(&reason);
-                    return Ok((false, Some(ahead)));
+                    return Ok((false, ahead));
+                }
+                Attempt::Unanswered(reason) if width > 1 => {
+                    error!(subscription = %self.who.subscription, events = width, reason, "looks for the event");
+                    self.evidence.silence();
+                    self.search.narrow(width);
+                    self.raise_epochs(session).await?;
+                    continue;
                 }
                 // Alone, and after a first contact that told whether it had arrived.
-                Attempt::Panicked(reason) if self.width == 1 => {
-                    let mut receipt = Receipt::new(&Batch::new(&stamp, &messages[..1]));
-                    receipt.rejected(0, reason);
-                    messages = self.take_in(session, messages, &receipt).await?;
-                    self.raise_epochs(session).await?;
-                    self.width = 2;
-                }
-                Attempt::Panicked(reason) => {
-                    error!(subscription = %self.who.subscription, events = width, reason, "looks for the event");
-                    self.width = (width / 2).max(1);
-                    self.raise_epochs(session).await?;
+                Attempt::Unanswered(reason) => {
+                    let message = messages.remove(0);
+                    let answered = self.put_aside(session, message, reason.clone()).await?;
+                    let held = self.hold_followers(session, reading, &mut messages).await?;
+                    if !answered {
+                        self.go_out(&reason);
+                    }
+                    if !answered || !held {
+                        return Ok((held && messages.is_empty(), ahead));
+                    }
                 }
                 Attempt::Contacts(contacts) => {
+                    self.answered(session).await?;
                     self.verify(session, &contacts, Some((reading.tick, reading.mark))).await?;
+                    continue;
                 }
                 Attempt::Receipt(receipt) => {
-                    let sent = messages.len();
+                    let before = messages.len();
                     messages = self.take_in(session, messages, &receipt).await?;
-                    let is_stuck = messages.len() == sent && receipt.fenced_shards().is_empty();
+                    let after = messages.len();
+                    if after < before {
+                        self.answered(session).await?;
+                    }
+                    let is_stuck = after == before && receipt.fenced_shards().is_empty();
                     let reason = match receipt.unavailability() {
                         Some(unavailable) => Some(unavailable.0.as_str()),
                         None => {
@@ -77,26 +99,80 @@ impl<P: Publisher> Worker<P> {
                         }
                     };
                     if let Some(reason) = reason {
+                        self.evidence.silence();
                         self.go_out(reason);
-                        return Ok((false, Some(ahead)));
+                        return Ok((false, ahead));
                     }
                     self.come_back();
-                    self.width = self.width.saturating_mul(2);
+                    self.search.pass(before - after);
                 }
             }
-            self.keep_leased(&mut messages);
-            if messages.is_empty() {
-                return Ok((true, Some(ahead)));
+            if is_careful {
+                self.step(session, reading, sent).await?;
             }
-            stamp = Stamp { repeat: stamp.repeat, ..self.stamp.clone() };
-            let limit = self.options.publish_timeout;
-            width = self.width.min(messages.len());
-            outcome = attempt(&mut self.publisher, &stamp, &messages[..width], limit).await;
         }
     }
 
+    /// Parks an event that brought no answer, so that the others can pass it; true if it may be its
+    /// fault.
+    async fn put_aside(
+        &mut self,
+        session: &mut Session,
+        message: Message<'_>,
+        reason: String,
+    ) -> Result<bool, Interrupted> {
+        warn!(
+            subscription = %self.who.subscription, event_id = %message.id(),
+            event_type = message.event_type(), topic = message.topic(),
+            aggregate_id = message.aggregate_id(), reason, "there was no answer for this event alone"
+        );
+        let retry = self.options.retry_of(message.event_type());
+        let Fate { pause, holds } = fate(1, retry);
+        let error = Some(reason.clone());
+        let failure =
+            Failure { seq: message.seq(), seen: 0, attempts: 1, pause, error, holds, alone: false };
+        self.park(session, vec![(message, Reason::Unanswered(reason))]).await?;
+        self.raise_epochs(session).await?;
+        self.search.pass(1);
+        Ok(self.evidence.suspect(failure))
+    }
+
+    /// Parks what must wait behind an event that was parked just now; false if the broker is away.
+    pub(super) async fn hold_followers(
+        &mut self,
+        session: &mut Session,
+        reading: &Reading,
+        messages: &mut Vec<Message<'_>>,
+    ) -> Result<bool, Interrupted> {
+        let (held, rest): (Vec<Message<'_>>, _) = messages.drain(..).partition(|message| {
+            let shard = self.shards.get(&message.shard());
+            shard.is_some_and(|shard| shard.blocks(message)) && self.keeps_order(message)
+        });
+        *messages = rest;
+        self.hold(session, reading, held).await
+    }
+
+    /// Parks what must wait, once nothing that was sent earlier can deliver it any more; false if
+    /// the broker is away.
+    async fn hold(
+        &mut self,
+        session: &mut Session,
+        reading: &Reading,
+        held: Vec<Message<'_>>,
+    ) -> Result<bool, Interrupted> {
+        if held.is_empty() {
+            return Ok(true);
+        }
+        if self.first_contact(session, reading, &held).await?.is_none() {
+            return Ok(false);
+        }
+        let held = held.into_iter().map(|message| (message, Reason::Held)).collect();
+        self.park(session, held).await?;
+        Ok(true)
+    }
+
     /// What to publish of a reading, and what must wait behind parked events.
-    fn sort_out<'a>(&self, reading: &'a Reading) -> (Vec<Message<'a>>, Vec<(Message<'a>, Reason)>) {
+    fn sort_out<'a>(&self, reading: &'a Reading) -> (Vec<Message<'a>>, Vec<Message<'a>>) {
         let mut done = [i64::MAX; SHARDS];
         for (shard, before, _) in &reading.moves {
             done[usize::from(*shard)] = before.seq;
@@ -110,8 +186,8 @@ impl<P: Publisher> Worker<P> {
             {
                 continue;
             }
-            if shard.blocks(&message) {
-                held.push((message, Reason::Held));
+            if shard.blocks(&message) && self.keeps_order(&message) {
+                held.push(message);
             } else {
                 messages.push(message);
             }
@@ -119,8 +195,19 @@ impl<P: Publisher> Worker<P> {
         (messages, held)
     }
 
+    /// Whether the event waits for earlier ones of its aggregate.
+    fn keeps_order(&self, message: &Message<'_>) -> bool {
+        self.options.retry_of(message.event_type()).order != Order::Unordered
+    }
+
     /// Drops events of shards that are not ours for as long as a publish may take.
     pub(super) fn keep_leased(&mut self, messages: &mut Vec<Message<'_>>) {
+        self.check_leases();
+        messages.retain(|message| self.shards.contains_key(&message.shard()));
+    }
+
+    /// Loses the shards that are not ours for as long as a publish may take.
+    pub(super) fn check_leases(&mut self) {
         let time = self.options.publish_timeout;
         let short: Vec<u8> =
             self.shards.keys().copied().filter(|shard| !self.leases.holds(*shard, time)).collect();
@@ -128,80 +215,6 @@ impl<P: Publisher> Worker<P> {
             warn!(subscription = %self.who.subscription, shard, "the lease is running out: no heartbeat came through");
             self.lose(shard);
         }
-        messages.retain(|message| self.shards.contains_key(&message.shard()));
-    }
-
-    /// Looks at what the broker remembers, before anything is sent.
-    pub(super) async fn verify(
-        &mut self,
-        session: &mut Session,
-        contacts: &[Contact],
-        current: Option<(i64, i64)>,
-    ) -> Result<(), SessionError> {
-        let own_generation = self.stamp.generation;
-        let mut raises: Vec<Raise> = Vec::new();
-        let mut ahead: Vec<(i64, i64, u8)> = Vec::new();
-        let mut newest_generation = own_generation;
-        for contact in contacts {
-            let Some(shard) = self.shards.get(&contact.shard) else { continue };
-            if contact.epoch > shard.epoch {
-                match raises.iter_mut().find(|raise| raise.shard == contact.shard) {
-                    Some(raise) => raise.above = raise.above.max(contact.epoch),
-                    None => raises.push(Raise {
-                        shard: contact.shard,
-                        epoch: shard.epoch,
-                        above: contact.epoch,
-                    }),
-                }
-            }
-            let Some(stored) = contact.position else { continue };
-            newest_generation = newest_generation.max(stored.generation);
-            if stored.generation == own_generation && stored.tick > shard.done.tick {
-                ahead.push((stored.tick, stored.mark, contact.shard));
-            }
-        }
-        self.raise(session, &raises).await?;
-        let unknown = self.unknown_ticks(session, &ahead, current).await?;
-        if newest_generation > own_generation || unknown {
-            error!(
-                subscription = %self.who.subscription,
-                "the broker has events of a future that this database does not know: it went back in time \
-                 (failover to a lagging standby, or a restore). Events may be repeated, none is dropped"
-            );
-            self.stamp.generation =
-                subscription::raise_generation(session, &self.who.subscription, newest_generation)
-                    .await?;
-        }
-        Ok(())
-    }
-
-    /// Whether the broker stored a tick that the database does not have. Known ones are those of a
-    /// predecessor that crashed before its settle: its ticks must not be stepped over.
-    async fn unknown_ticks(
-        &mut self,
-        session: &mut Session,
-        ahead: &[(i64, i64, u8)],
-        current: Option<(i64, i64)>,
-    ) -> Result<bool, SessionError> {
-        if ahead.iter().all(|(tick, mark, _)| Some((*tick, *mark)) == current) {
-            return Ok(false);
-        }
-        let ticks: Vec<i64> = ahead.iter().map(|(tick, ..)| *tick).collect();
-        let known: Vec<(i64, i64)> = session
-            .load(
-                Mode::Read,
-                statement::<(BigInt, BigInt)>(KNOWN_TICKS).bind::<Array<BigInt>, _>(ticks),
-            )
-            .await?;
-        let mut unknown = false;
-        for (tick, mark, shard) in ahead {
-            if !known.contains(&(*tick, *mark)) {
-                unknown = true;
-            } else if let Some(shard) = self.shards.get_mut(shard) {
-                shard.walk_to = shard.walk_to.max(*tick);
-            }
-        }
-        Ok(unknown)
     }
 
     /// Acts on a receipt and returns what is still to be published.
@@ -220,15 +233,20 @@ impl<P: Publisher> Worker<P> {
             match verdict {
                 Verdict::Delivered => {}
                 Verdict::Rejected(reason) => {
+                    let reason = storable(reason);
                     warn!(
                         subscription = %self.who.subscription, event_id = %message.id(),
                         event_type = message.event_type(), topic = message.topic(),
                         aggregate_id = message.aggregate_id(), attempt = 1, reason, "the event was rejected"
                     );
-                    rejected.insert(aggregate);
-                    parks.push((message, Reason::Rejected(reason.clone())));
+                    if fate(1, self.options.retry_of(message.event_type())).holds {
+                        rejected.insert(aggregate);
+                    }
+                    parks.push((message, Reason::Rejected(reason)));
                 }
-                Verdict::Unattempted if rejected.contains(&aggregate) => {
+                Verdict::Unattempted
+                    if rejected.contains(&aggregate) && self.keeps_order(&message) =>
+                {
                     parks.push((message, Reason::Held));
                 }
                 Verdict::Unattempted => rest.push(message),
@@ -241,44 +259,25 @@ impl<P: Publisher> Worker<P> {
         Ok(rest)
     }
 
-    /// The broker has seen a later epoch. If the database still says that the shard is ours, it is
-    /// the broker that remembers a future; else another relay has it.
-    pub(super) async fn raise_fenced(
-        &mut self,
-        session: &mut Session,
-        receipt: &Receipt,
-    ) -> Result<(), SessionError> {
-        let raises: Vec<Raise> = receipt
-            .fenced_shards()
-            .iter()
-            .filter_map(|shard| {
-                let state = self.shards.get(shard)?;
-                Some(Raise { shard: *shard, epoch: state.epoch, above: 0 })
-            })
-            .collect();
-        self.raise(session, &raises).await
-    }
-
     /// Parks events, durably, before anything behind them is published.
-    async fn park(
+    pub(super) async fn park(
         &mut self,
         session: &mut Session,
         events: Vec<(Message<'_>, Reason)>,
     ) -> Result<(), SessionError> {
         let epochs: Vec<(u8, i64)> =
             self.shards.iter().map(|(shard, state)| (*shard, state.epoch)).collect();
-        let ours = park::park(session, &self.who, &epochs, &events, &self.options.retry).await?;
+        let ours = park::park(session, &self.who, &epochs, &events, &self.options).await?;
         for (shard, _) in epochs {
             if !ours.contains(&i16::from(shard)) {
                 warn!(subscription = %self.who.subscription, shard, "the lease was lost");
                 self.lose(shard);
             }
         }
-        for (message, _) in &events {
+        for (message, reason) in &events {
+            let holds = reason.fate(self.options.retry_of(message.event_type())).holds;
             if let Some(shard) = self.shards.get_mut(&message.shard()) {
-                let aggregate =
-                    (message.aggregate_type().to_owned(), message.aggregate_id().to_owned());
-                shard.block(aggregate, (message.tick(), message.seq()));
+                shard.remember(Parked::of(message, holds));
             }
         }
         Ok(())

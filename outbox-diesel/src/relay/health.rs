@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::lease::SelfReport;
+
 /// The state of a relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -24,6 +26,20 @@ pub enum Health {
     Stopping,
     /// It has ended.
     Stopped,
+}
+
+impl Health {
+    /// As the heartbeat writes it into `outbox.relays`.
+    pub(super) fn report(&self) -> SelfReport {
+        let (state, reason) = match self {
+            Self::Starting => ("starting", None),
+            Self::Running => ("running", None),
+            Self::BrokerUnavailable { reason } => ("broker_unavailable", Some(reason)),
+            Self::Interrupted { cause } => ("interrupted", Some(cause)),
+            Self::Stopping | Self::Stopped => ("stopping", None),
+        };
+        SelfReport { state, reason: reason.cloned() }
+    }
 }
 
 /// Shared between the relay and its handles.

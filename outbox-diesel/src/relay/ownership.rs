@@ -93,14 +93,15 @@ impl<P: Publisher> Worker<P> {
             let Ok(shard) = u8::try_from(claimed.shard) else { continue };
             self.stamp.epochs[usize::from(shard)] = claimed.epoch;
             self.stamp.generation = claimed.generation;
-            self.shards.insert(shard, Shard::new(claimed));
+            let trial = usize::from(self.options.batch_events);
+            self.shards.insert(shard, Shard::new(claimed, trial));
         }
         for parked in parked {
             let Some(shard) = u8::try_from(parked.shard).ok().and_then(|s| self.shards.get_mut(&s))
             else {
                 continue;
             };
-            shard.block((parked.aggregate_type, parked.aggregate_id), (parked.tick, parked.seq));
+            shard.remember(parked);
         }
         info!(subscription = %self.who.subscription, shards = ?self.shards.keys().collect::<Vec<_>>(), "leases shards");
         Ok(())

@@ -19,12 +19,15 @@ impl<P: Publisher> Worker<P> {
         let moves: Vec<Move> = self
             .shards
             .iter()
-            .filter(|(_, state)| state.done != state.settled)
+            .filter(|(_, state)| {
+                state.done != state.settled || state.crashes != state.settled_crashes
+            })
             .map(|(shard, state)| Move {
                 shard: *shard,
                 epoch: state.epoch,
                 from: state.settled,
                 to: state.done,
+                crashes: state.crashes,
             })
             .collect();
         let lost = self.move_cursors(session, mode, &moves).await?;
@@ -47,7 +50,9 @@ impl<P: Publisher> Worker<P> {
         let mut lost = false;
         for m in moves {
             match self.shards.get_mut(&m.shard) {
-                Some(state) if answer.contains(&i16::from(m.shard)) => state.settled = m.to,
+                Some(state) if answer.contains(&i16::from(m.shard)) => {
+                    (state.settled, state.settled_crashes) = (m.to, m.crashes);
+                }
                 _ => {
                     warn!(subscription = %self.who.subscription, shard = m.shard, "the lease was lost");
                     self.lose(m.shard);
@@ -71,7 +76,13 @@ impl<P: Publisher> Worker<P> {
             .filter_map(|shard| {
                 let state = self.shards.get(shard)?;
                 let to = Place { target: Some(target), ..state.done };
-                Some(Move { shard: *shard, epoch: state.epoch, from: state.settled, to })
+                Some(Move {
+                    shard: *shard,
+                    epoch: state.epoch,
+                    from: state.settled,
+                    to,
+                    crashes: state.crashes,
+                })
             })
             .collect();
         self.move_cursors(session, Mode::Durable, &moves).await?;
@@ -103,6 +114,9 @@ impl<P: Publisher> Worker<P> {
                 if let Some(state) = self.shards.get_mut(shard) {
                     state.done = *after;
                     state.walk = state.walk.saturating_sub(u32::from(reading.ends_diff));
+                    if state.crashes > 0 {
+                        state.passed_trial(reading.chunk.len());
+                    }
                 }
             }
             self.diffs.done += u64::from(reading.ends_diff);

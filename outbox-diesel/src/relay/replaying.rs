@@ -86,7 +86,7 @@ impl<P: Publisher> Worker<P> {
                     reach = first - 1;
                     break;
                 }
-                Attempt::Panicked(reason) => {
+                Attempt::Unanswered(reason) => {
                     self.raise_epochs(session).await?;
                     // The first one alone: the others have their turn in the next pass.
                     reach = first;

@@ -7,119 +7,274 @@ use super::shard::Shard;
 use super::startup::Refusal;
 use super::worker::{Interrupted, Worker};
 use crate::message::Message;
-use crate::park;
+use crate::park::{self, Fate, fate, pause, storable};
 use crate::publish::{Publisher, Repeat, Stamp, Verdict};
-use crate::retry::{self, Failure};
+use crate::retry::{self, Due, Failure};
 use crate::session::{Session, SessionError};
 use crate::subscription;
+
+/// An event that is due, or goes out behind one that is.
+struct Retry<'a> {
+    message: Message<'a>,
+    due: Due,
+    /// The attempt to come is counted already.
+    counted: bool,
+}
 
 impl<P: Publisher> Worker<P> {
     /// Publishes what is due; true if a shard turned out not to be ours.
     pub(super) async fn retry_due(&mut self, session: &mut Session) -> Result<bool, Interrupted> {
         let before = self.shards.len();
-        let shards: Vec<i16> = self
-            .shards
-            .iter()
-            .filter(|(_, state)| !state.blocked.is_empty())
-            .map(|(shard, _)| i16::from(*shard))
-            .collect();
+        let shards = self.shards_with_parked();
         let mut chunk = std::mem::take(&mut self.retry_chunk);
-        let attempts =
-            retry::due(session, &self.who, shards.clone(), self.limits(), &mut chunk).await?;
-        let mut messages: Vec<Message<'_>> = chunk.messages().collect();
-        let made: Vec<(i64, i32)> = messages.iter().map(Message::seq).zip(attempts).collect();
-        let mut progressed = false;
-        loop {
-            self.keep_leased(&mut messages);
-            if messages.is_empty() {
-                break;
-            }
-            let stamp = Stamp { repeat: Repeat::EventId, ..self.stamp.clone() };
-            let limit = self.options.publish_timeout;
-            match attempt(&mut self.publisher, &stamp, &messages, limit).await {
-                Attempt::Contacts(contacts) => self.verify(session, &contacts, None).await?,
-                Attempt::Unavailable(reason) => {
-                    self.go_out(&reason);
-                    break;
-                }
-                Attempt::Panicked(reason) => {
-                    self.raise_epochs(session).await?;
-                    if messages.len() == 1 {
-                        let verdict = [Verdict::Rejected(reason)];
-                        self.settle_retries(session, &messages, &verdict, &made).await?;
-                        break;
-                    }
-                    // One by one: the others have their turn in the next pass.
-                    messages.truncate(1);
-                }
-                Attempt::Receipt(receipt) => {
-                    progressed |=
-                        self.settle_retries(session, &messages, receipt.verdicts(), &made).await?;
-                    self.raise_fenced(session, &receipt).await?;
-                    if let Some(unavailable) = receipt.unavailability() {
-                        self.go_out(&unavailable.0);
-                    } else {
-                        self.come_back();
-                    }
-                    // What was not attempted waits behind a rejected one, or for the next pass.
-                    break;
-                }
-            }
-        }
-        drop(messages);
+        let due = retry::due(session, &self.who, shards, self.limits(), &mut chunk).await?;
+        let retries = chunk.messages().zip(due);
+        let mut queue: Vec<Retry<'_>> =
+            retries.map(|(message, due)| Retry { message, due, counted: false }).collect();
+        let mut freed = false;
+        while self.retry_some(session, &mut queue, &mut freed).await? {}
+        drop(queue);
         self.retry_chunk = chunk;
-        if progressed {
-            retry::promote(session, &self.who, shards.clone()).await?;
-            self.reload_parked(session, shards).await?;
+        if freed {
+            self.release(session).await?;
         }
         Ok(self.shards.len() != before)
     }
 
+    fn shards_with_parked(&self) -> Vec<i16> {
+        let has_parked =
+            |(shard, state): (&u8, &Shard)| (!state.parked.is_empty()).then_some((*shard).into());
+        self.shards.iter().filter_map(has_parked).collect()
+    }
+
+    /// One call of the publisher; true if there is more to do in this pass. `freed` becomes true if
+    /// something holds others no longer.
+    async fn retry_some(
+        &mut self,
+        session: &mut Session,
+        queue: &mut Vec<Retry<'_>>,
+        freed: &mut bool,
+    ) -> Result<bool, Interrupted> {
+        self.check_leases();
+        queue.retain(|retry| self.shards.contains_key(&retry.message.shard()));
+        let Some((run, alone)) = self.next_run(queue) else { return Ok(false) };
+        if alone && !queue[0].counted && !self.count_ahead(session, &mut queue[0]).await? {
+            // It was changed meanwhile: what is behind it must wait for that.
+            return Ok(false);
+        }
+        let messages: Vec<Message<'_>> = queue[..run].iter().map(|retry| retry.message).collect();
+        let stamp = Stamp { repeat: Repeat::EventId, ..self.stamp.clone() };
+        let limit = self.options.publish_timeout;
+        match attempt(&mut self.publisher, &stamp, &messages, limit).await {
+            Attempt::Contacts(contacts) => {
+                self.answered(session).await?;
+                self.verify(session, &contacts, None).await?;
+                Ok(true)
+            }
+            Attempt::Unavailable(reason) => {
+                self.evidence.silence();
+                self.take_back(session, &queue[0]).await?;
+                self.go_out(&reason);
+                Ok(false)
+            }
+            Attempt::Unanswered(_) if run > 1 => {
+                self.evidence.silence();
+                self.retry_search.narrow(run);
+                self.raise_epochs(session).await?;
+                Ok(true)
+            }
+            Attempt::Unanswered(reason) => {
+                self.raise_epochs(session).await?;
+                self.retry_search.pass(1);
+                self.put_off(session, &queue[0], reason).await?;
+                Ok(false)
+            }
+            Attempt::Receipt(receipt) => {
+                let verdicts = receipt.verdicts();
+                if verdicts.iter().any(|verdict| *verdict != Verdict::Unattempted) {
+                    self.answered(session).await?;
+                    self.retry_search.pass(run);
+                }
+                *freed |= self.settle_retries(session, &queue[..run], verdicts).await?;
+                self.raise_fenced(session, &receipt).await?;
+                if let Some(unavailable) = receipt.unavailability() {
+                    self.evidence.silence();
+                    self.go_out(&storable(&unavailable.0));
+                    return Ok(false);
+                }
+                self.come_back();
+                // What was not attempted waits behind a rejected one, or for the next pass.
+                let goes_on = verdicts.iter().all(|verdict| *verdict == Verdict::Delivered);
+                queue.drain(..run);
+                Ok(goes_on)
+            }
+        }
+    }
+
+    /// How many of the first ones go out together, and whether that one is to be tried alone.
+    fn next_run(&self, queue: &[Retry<'_>]) -> Option<(usize, bool)> {
+        let is_alone =
+            |retry: &Retry<'_>| retry.due.alone || self.tries_alone(retry.message.shard());
+        if is_alone(queue.first()?) {
+            return Some((1, true));
+        }
+        let together = queue.iter().take_while(|retry| !is_alone(retry)).count();
+        Some((together.min(self.retry_search.width()), false))
+    }
+
+    /// Counts an attempt that is still to be made: it may end this process. False if the event is
+    /// not as it was read.
+    async fn count_ahead(
+        &mut self,
+        session: &mut Session,
+        retry: &mut Retry<'_>,
+    ) -> Result<bool, SessionError> {
+        let error = retry.due.error.clone().unwrap_or_else(|| park::DEADLY.to_owned());
+        let failure = self.failure(retry, Some(error));
+        let failure = Failure { alone: true, ..failure };
+        retry.counted = true;
+        Ok(self.write_retries(session, Vec::new(), vec![failure]).await? > 0)
+    }
+
+    /// Takes back an attempt that was counted and not made.
+    async fn take_back(
+        &mut self,
+        session: &mut Session,
+        retry: &Retry<'_>,
+    ) -> Result<(), SessionError> {
+        if !retry.counted {
+            return Ok(());
+        }
+        let Due { attempts, holds, ref error, .. } = retry.due;
+        let failure = Failure {
+            seq: retry.message.seq(),
+            seen: attempts.saturating_add(1),
+            attempts,
+            pause: Some(std::time::Duration::ZERO),
+            error: error.clone(),
+            holds,
+            alone: true,
+        };
+        self.write_retries(session, Vec::new(), vec![failure]).await?;
+        Ok(())
+    }
+
+    /// There was no answer for this event alone. That is no attempt yet; the others go on.
+    async fn put_off(
+        &mut self,
+        session: &mut Session,
+        retry: &Retry<'_>,
+        reason: String,
+    ) -> Result<(), Interrupted> {
+        let made = u16::try_from(retry.due.attempts).unwrap_or(u16::MAX);
+        let options = self.options.retry_of(retry.message.event_type());
+        let off = Failure {
+            seq: retry.message.seq(),
+            seen: retry.due.attempts.saturating_add(retry.counted.into()),
+            attempts: retry.due.attempts,
+            pause: Some(pause(made.max(1), options)),
+            error: Some(reason.clone()),
+            holds: retry.due.holds,
+            alone: retry.due.alone || retry.counted,
+        };
+        let counted = Failure { alone: off.alone, ..self.failure(retry, Some(reason)) };
+        self.write_retries(session, Vec::new(), vec![off]).await?;
+        // No outage of the relay, whoever is at fault: the main path has its turn.
+        self.evidence.suspect(counted);
+        Ok(())
+    }
+
+    /// What one attempt more makes of an event.
+    fn failure(&self, retry: &Retry<'_>, error: Option<String>) -> Failure {
+        let Due { attempts: seen, holds, alone, .. } = retry.due;
+        let attempts = seen.saturating_add(1);
+        let options = self.options.retry_of(retry.message.event_type());
+        let fate: Fate = fate(u16::try_from(attempts).unwrap_or(u16::MAX), options);
+        // One that was parked as unordered stays so.
+        let holds = holds && fate.holds;
+        Failure { seq: retry.message.seq(), seen, attempts, pause: fate.pause, error, holds, alone }
+    }
+
+    /// The broker answered. Who failed alone right before has made an attempt.
+    pub(super) async fn answered(&mut self, session: &mut Session) -> Result<(), SessionError> {
+        let Some(failure) = self.evidence.answer() else { return Ok(()) };
+        let is_free = failure.pause.is_none() && !failure.holds;
+        self.write_retries(session, Vec::new(), vec![failure]).await?;
+        if is_free {
+            self.release(session).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes what became of retries; true if something holds others no longer.
     async fn settle_retries(
         &mut self,
         session: &mut Session,
-        messages: &[Message<'_>],
+        retries: &[Retry<'_>],
         verdicts: &[Verdict],
-        made: &[(i64, i32)],
     ) -> Result<bool, SessionError> {
         let mut delivered = Vec::new();
         let mut failures = Vec::new();
-        for (message, verdict) in messages.iter().zip(verdicts) {
+        for (retry, verdict) in retries.iter().zip(verdicts) {
+            let message = &retry.message;
             match verdict {
                 Verdict::Delivered => delivered.push(message.seq()),
                 Verdict::Rejected(reason) => {
-                    let made = made.iter().find(|(seq, _)| *seq == message.seq());
-                    let attempts = made.map_or(0, |(_, attempts)| *attempts).saturating_add(1);
-                    let attempts = u16::try_from(attempts).unwrap_or(u16::MAX);
+                    let reason = storable(reason);
+                    let failure = self.failure(retry, Some(reason.clone()));
                     warn!(
                         subscription = %self.who.subscription, event_id = %message.id(),
                         event_type = message.event_type(), topic = message.topic(),
-                        aggregate_id = message.aggregate_id(), attempt = attempts, reason, "the event was rejected"
+                        aggregate_id = message.aggregate_id(), attempt = failure.attempts, reason, "the event was rejected"
                     );
-                    failures.push(Failure { seq: message.seq(), attempts, error: reason.clone() });
+                    let seen = failure.seen.saturating_add(retry.counted.into());
+                    failures.push(Failure { seen, ..failure });
                 }
-                Verdict::Unattempted => {}
+                Verdict::Unattempted => {
+                    self.take_back(session, retry).await?;
+                    continue;
+                }
             }
-        }
-        if delivered.is_empty() && failures.is_empty() {
-            return Ok(false);
+            self.evidence.acquit(message.seq());
         }
         if !delivered.is_empty() {
             info!(subscription = %self.who.subscription, events = delivered.len(), "parked events were delivered");
         }
-        let progressed = !delivered.is_empty();
+        let freed = !delivered.is_empty() || failures.iter().any(|failure| !failure.holds);
+        self.write_retries(session, delivered, failures).await?;
+        Ok(freed)
+    }
+
+    /// Returns how many of the failures were written.
+    async fn write_retries(
+        &mut self,
+        session: &mut Session,
+        delivered: Vec<i64>,
+        failures: Vec<Failure>,
+    ) -> Result<i64, SessionError> {
+        if delivered.is_empty() && failures.is_empty() {
+            return Ok(0);
+        }
         let epochs: Vec<(u8, i64)> =
             self.shards.iter().map(|(shard, state)| (*shard, state.epoch)).collect();
-        let ours =
-            retry::settle(session, &self.who, &epochs, delivered, &failures, &self.options.retry)
-                .await?;
+        let settled = retry::settle(session, &self.who, &epochs, delivered, failures).await?;
         for (shard, _) in epochs {
-            if !ours.contains(&i16::from(shard)) {
+            if !settled.shards.contains(&i16::from(shard)) {
                 warn!(subscription = %self.who.subscription, shard, "the lease was lost");
                 self.lose(shard);
             }
         }
-        Ok(progressed)
+        Ok(settled.failures)
+    }
+
+    /// What waits behind nothing any more is due, and an aggregate with nothing parked flows.
+    async fn release(&mut self, session: &mut Session) -> Result<(), SessionError> {
+        let shards = self.shards_with_parked();
+        if !shards.is_empty() {
+            retry::promote(session, &self.who, shards.clone()).await?;
+            self.reload_parked(session, shards).await?;
+        }
+        Ok(())
     }
 
     /// Looks again at what is parked if an operator changed it: what waits behind nothing any more
@@ -130,18 +285,13 @@ impl<P: Publisher> Worker<P> {
         unasked: bool,
     ) -> Result<(), Interrupted> {
         // Read before what it speaks of.
-        let revision = self.subscription_state(session).await?.revision;
+        let subscription::State { revision, generation } = self.subscription_state(session).await?;
+        // Another relay may have noticed that the database went back in time.
+        self.stamp.generation = self.stamp.generation.max(generation);
         if revision == self.revision && !unasked {
             return Ok(());
         }
-        let is_blocked = |(shard, state): (&u8, &Shard)| {
-            (!state.blocked.is_empty()).then_some(i16::from(*shard))
-        };
-        let shards: Vec<i16> = self.shards.iter().filter_map(is_blocked).collect();
-        if !shards.is_empty() {
-            retry::promote(session, &self.who, shards.clone()).await?;
-            self.reload_parked(session, shards).await?;
-        }
+        self.release(session).await?;
         self.revision = revision;
         self.replaying.is_likely = true;
         Ok(())
@@ -171,8 +321,7 @@ impl<P: Publisher> Worker<P> {
         for parked in parked {
             let shard = u8::try_from(parked.shard).ok();
             if let Some(state) = shard.and_then(|shard| self.shards.get_mut(&shard)) {
-                let position = (parked.tick, parked.seq);
-                state.block((parked.aggregate_type, parked.aggregate_id), position);
+                state.remember(parked);
             }
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::lease::Claimed;
 use crate::message::Message;
+use crate::park::Parked;
 use crate::settle::Place;
 
 /// How many diffs an owner delivers, at most, beyond the last place that a crash of the server
@@ -23,6 +24,12 @@ pub(super) struct Shard {
     pub(super) walk: u32,
     /// The broker has something of this tick: walk up to it.
     pub(super) walk_to: i64,
+    /// See `outbox.cursors.crashes`.
+    pub(super) crashes: i16,
+    /// The same, as the database has it.
+    pub(super) settled_crashes: i16,
+    /// How many events are to go well before the crashes are forgotten.
+    pub(super) trial: usize,
     /// Events that are parked: passed over.
     pub(super) parked: HashSet<i64>,
     /// Aggregates with parked events, and the position of the first one: later ones are parked too.
@@ -30,7 +37,7 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(claimed: &Claimed) -> Self {
+    pub(super) fn new(claimed: &Claimed, trial: usize) -> Self {
         let place = Place { tick: claimed.tick, target: claimed.target, seq: claimed.seq };
         Self {
             epoch: claimed.epoch,
@@ -38,6 +45,9 @@ impl Shard {
             done: place,
             walk: UNSETTLED_DIFFS + 1,
             walk_to: 0,
+            crashes: claimed.crashes,
+            settled_crashes: claimed.crashes,
+            trial,
             parked: HashSet::new(),
             blocked: HashMap::new(),
         }
@@ -48,7 +58,12 @@ impl Shard {
         self.walk == 0 && tick >= self.walk_to
     }
 
-    /// Remembers that an event is parked.
+    /// Remembers that an event is parked that holds no other.
+    pub(super) fn pass_over(&mut self, seq: i64) {
+        self.parked.insert(seq);
+    }
+
+    /// Remembers that an event is parked, and others behind it.
     pub(super) fn block(&mut self, aggregate: (String, String), position: (i64, i64)) {
         self.parked.insert(position.1);
         let first = self.blocked.entry(aggregate).or_insert(position);
@@ -64,5 +79,23 @@ impl Shard {
         }
         let aggregate = (message.aggregate_type().to_owned(), message.aggregate_id().to_owned());
         self.blocked.get(&aggregate).is_some_and(|first| *first < (message.tick(), message.seq()))
+    }
+
+    /// Remembers what the database has parked.
+    pub(super) fn remember(&mut self, parked: Parked) {
+        if parked.holds {
+            let aggregate = (parked.aggregate_type, parked.aggregate_id);
+            self.block(aggregate, (parked.tick, parked.seq));
+        } else {
+            self.pass_over(parked.seq);
+        }
+    }
+
+    /// So many events went well, with a crash behind us.
+    pub(super) fn passed_trial(&mut self, events: usize) {
+        self.trial = self.trial.saturating_sub(events);
+        if self.trial == 0 {
+            self.crashes = 0;
+        }
     }
 }

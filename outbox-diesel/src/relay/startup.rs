@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::migrate::MIGRATIONS;
 use crate::session::{Mode, Session, SessionError};
-use crate::statement::statement;
+use crate::statement::{Statement, statement};
 
 /// Why a relay does not start. It looks again every few seconds, so that what is mended needs no
 /// restart.
@@ -14,11 +14,11 @@ use crate::statement::statement;
 #[non_exhaustive]
 pub enum Refusal {
     /// The schema is not there.
-    #[error("schema outbox is missing; run outbox_diesel::migrate::run")]
+    #[error("schema outbox is missing; run outbox_diesel::migrate::run, or \"outbox migrate run\"")]
     NotMigrated,
     /// The schema is older than this library.
     #[error(
-        "schema outbox is at version {found}, older than the {needed} of this library; run outbox_diesel::migrate::run"
+        "schema outbox is at version {found}, older than the {needed} of this library; run outbox_diesel::migrate::run, or \"outbox migrate run\""
     )]
     SchemaOlder {
         /// The newest migration that ran.
@@ -51,7 +51,9 @@ pub enum Refusal {
     #[error("connected to a read-only server; point the relay at the primary")]
     ReadOnly,
     /// No such subscription.
-    #[error("there is no subscription {0:?}; create it with outbox_diesel::subscription::create")]
+    #[error(
+        "there is no subscription {0:?}; create it with outbox_diesel::subscription::create, or \"outbox subscriptions create\""
+    )]
     NoSubscription(String),
     /// The sequence was altered, so that draw order is not insert order.
     #[error(
@@ -78,11 +80,12 @@ pub enum Refusal {
     Session(#[from] SessionError),
 }
 
-const INSTALLED: &str = "\
+/// Whether the schema is there, and whether the server takes no writes.
+pub(crate) const INSTALLED: &str = "\
 SELECT to_regclass('outbox.migrations') IS NOT NULL,
        pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean";
 
-const NEWEST_MIGRATION: &str = "SELECT max(version) FROM outbox.migrations";
+pub(crate) const NEWEST_MIGRATION: &str = "SELECT max(version) FROM outbox.migrations";
 
 // A sequence that nothing was drawn from is at 0, but the migration draws one: it was not restored.
 const FACTS: &str = "\
@@ -99,8 +102,28 @@ CROSS JOIN (SELECT coalesce(pg_sequence_last_value('outbox.event_seq'),
 LEFT JOIN outbox.subscriptions s ON s.name = $1
 WHERE q.seqrelid = 'outbox.event_seq'::regclass";
 
+type FactsColumns = (
+    SqlUuid,
+    Nullable<BigInt>,
+    Nullable<BigInt>,
+    Nullable<BigInt>,
+    Nullable<BigInt>,
+    Nullable<BigInt>,
+    Bool,
+    Nullable<BigInt>,
+    BigInt,
+);
+
+/// Asks for what [`judge`] judges.
+pub(crate) fn facts(subscription: &str) -> Statement<FactsColumns, ((), Bound<String, Text>)> {
+    statement::<FactsColumns>(FACTS).bind::<Text, _>(subscription.to_owned())
+}
+
+type Bound<T, ST> = <T as diesel::expression::AsExpression<ST>>::Expression;
+
+/// What the database says of itself.
 #[derive(Queryable)]
-struct FactsRow {
+pub(crate) struct FactsRow {
     source_id: Uuid,
     generation: Option<i64>,
     made_by_system: Option<i64>,
@@ -114,7 +137,7 @@ struct FactsRow {
 
 /// What a relay needs to know of the outbox.
 #[derive(Debug)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     pub(super) source: Uuid,
     pub(super) generation: i64,
 }
@@ -123,30 +146,37 @@ pub(super) struct Facts {
 pub(super) async fn check(session: &mut Session, subscription: &str) -> Result<Facts, Refusal> {
     let installed: Vec<(bool, bool)> =
         session.load(Mode::Read, statement::<(Bool, Bool)>(INSTALLED)).await?;
-    match installed.first() {
-        Some((true, false)) => {}
-        Some((true, true)) => return Err(Refusal::ReadOnly),
-        _ => return Err(Refusal::NotMigrated),
+    judge_installed(installed.first())?;
+    let found: Vec<Option<String>> =
+        session.load(Mode::Read, statement::<Nullable<Text>>(NEWEST_MIGRATION)).await?;
+    judge_version(found.into_iter().next().flatten())?;
+    let rows: Vec<FactsRow> = session.load(Mode::Read, facts(subscription)).await?;
+    judge(rows.into_iter().next(), subscription)
+}
+
+/// Refuses a server without the schema, or one that takes no writes.
+pub(crate) fn judge_installed(installed: Option<&(bool, bool)>) -> Result<(), Refusal> {
+    match installed {
+        Some((true, false)) => Ok(()),
+        Some((true, true)) => Err(Refusal::ReadOnly),
+        _ => Err(Refusal::NotMigrated),
     }
-    check_version(session).await?;
-    let rows: Vec<FactsRow> = session
-        .load(
-            Mode::Read,
-            statement::<(
-                SqlUuid,
-                Nullable<BigInt>,
-                Nullable<BigInt>,
-                Nullable<BigInt>,
-                Nullable<BigInt>,
-                Nullable<BigInt>,
-                Bool,
-                Nullable<BigInt>,
-                BigInt,
-            )>(FACTS)
-            .bind::<Text, _>(subscription.to_owned()),
-        )
-        .await?;
-    let facts = rows.into_iter().next().ok_or(Refusal::NotMigrated)?;
+}
+
+/// Refuses a schema of another version.
+pub(crate) fn judge_version(found: Option<String>) -> Result<(), Refusal> {
+    let found = found.unwrap_or_default();
+    let known = MIGRATIONS.last().expect("the library has migrations").version;
+    match found.as_str().cmp(known) {
+        std::cmp::Ordering::Equal => Ok(()),
+        std::cmp::Ordering::Less => Err(Refusal::SchemaOlder { found, needed: known }),
+        std::cmp::Ordering::Greater => Err(Refusal::SchemaNewer { found, known }),
+    }
+}
+
+/// Refuses a database that is not this outbox's own, and a sequence that is not in order.
+pub(crate) fn judge(row: Option<FactsRow>, subscription: &str) -> Result<Facts, Refusal> {
+    let facts = row.ok_or(Refusal::NotMigrated)?;
     let differ = |made: Option<i64>, here| matches!((made, here), (Some(m), Some(h)) if m != h);
     if differ(facts.made_by_system, facts.system) || differ(facts.made_in_database, facts.database)
     {
@@ -170,16 +200,4 @@ pub(super) async fn check(session: &mut Session, subscription: &str) -> Result<F
     let generation =
         facts.generation.ok_or_else(|| Refusal::NoSubscription(subscription.to_owned()))?;
     Ok(Facts { source: facts.source_id, generation })
-}
-
-async fn check_version(session: &mut Session) -> Result<(), Refusal> {
-    let found: Vec<Option<String>> =
-        session.load(Mode::Read, statement::<Nullable<Text>>(NEWEST_MIGRATION)).await?;
-    let found = found.into_iter().next().flatten().unwrap_or_default();
-    let known = MIGRATIONS.last().expect("the library has migrations").version;
-    match found.as_str().cmp(known) {
-        std::cmp::Ordering::Equal => Ok(()),
-        std::cmp::Ordering::Less => Err(Refusal::SchemaOlder { found, needed: known }),
-        std::cmp::Ordering::Greater => Err(Refusal::SchemaNewer { found, known }),
-    }
 }

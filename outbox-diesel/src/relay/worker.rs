@@ -9,6 +9,7 @@ use tracing::{error, info, warn};
 
 use super::Heartbeat;
 use super::backoff::Backoff;
+use super::doubt::{Evidence, Search};
 use super::health::{Health, HealthCell};
 use super::reader::{Reader, Step};
 use super::replaying::Replaying;
@@ -62,9 +63,9 @@ pub(super) struct Worker<P> {
     pub(super) upkeep: Upkeep,
     pub(super) diffs: Diffs,
     heartbeat: Heartbeat,
-    /// How many events to publish at once: fewer after a panic of the publisher, until the event
-    /// is found at which it panics.
-    pub(super) width: usize,
+    pub(super) search: Search,
+    pub(super) retry_search: Search,
+    pub(super) evidence: Evidence,
     pub(super) replaying: Replaying,
     /// Raised by operators: the one last heeded.
     pub(super) revision: i64,
@@ -145,7 +146,9 @@ impl<P: Publisher> Worker<P> {
             upkeep: Upkeep::default(),
             diffs: Diffs::default(),
             heartbeat,
-            width: usize::MAX,
+            search: Search::default(),
+            retry_search: Search::default(),
+            evidence: Evidence::default(),
             replaying: Replaying::default(),
             revision: 0,
         }
@@ -185,9 +188,11 @@ impl<P: Publisher> Worker<P> {
         self.shards.clear();
         self.diffs = Diffs::default();
         self.clocks = Clocks::default();
+        self.evidence.forget();
         // The heartbeat registers the relay too, but its first one may come later than this.
         let asked = Instant::now();
-        let own = lease::renew(session, &self.who, self.options.lease).await?;
+        let report = Health::Running.report();
+        let own = lease::renew(session, &self.who, report, self.options.lease).await?;
         self.leases.extend(own, asked, self.options.lease);
         self.adopt_own(session).await?;
         self.raise_epochs(session).await?;
@@ -246,7 +251,7 @@ impl<P: Publisher> Worker<P> {
     /// Does what is due; true if shards came or went.
     async fn do_duties(&mut self, session: &mut Session) -> Result<bool, Interrupted> {
         let mut changed = false;
-        if is_due(&mut self.clocks.settle, self.options.settle_interval) {
+        if self.is_wary() || is_due(&mut self.clocks.settle, self.options.settle_interval) {
             changed |= self.settle(session, Mode::Relaxed).await?;
         }
         if is_due(&mut self.clocks.membership, MEMBERSHIP) {
@@ -257,7 +262,7 @@ impl<P: Publisher> Worker<P> {
         if is_due(&mut self.clocks.look, TICK_PACE) {
             self.keep_ticking(session).await?;
         }
-        if self.shards.values().any(|shard| !shard.blocked.is_empty())
+        if self.shards.values().any(|shard| !shard.parked.is_empty())
             && self.outage_left().is_none()
             && is_due(&mut self.clocks.retry, RETRY_PACE)
         {
@@ -299,6 +304,7 @@ impl<P: Publisher> Worker<P> {
         cancelled: &CancellationToken,
     ) -> Result<(), SessionError> {
         if !waiting {
+            self.calm_down();
             let pause = self.options.poll_awake.saturating_mul(1 << self.clocks.idle.min(16));
             self.clocks.idle += 1;
             pause_for(pause.min(self.options.poll_idle), cancelled).await;
@@ -352,7 +358,7 @@ async fn pause_for(pause: Duration, cancelled: &CancellationToken) {
 }
 
 /// An error with its causes, on one line, and what the server advises.
-pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = String::new();
     for cause in std::iter::successors(Some(error), |cause| cause.source()) {
         let separator = if text.is_empty() { "" } else { ": " };

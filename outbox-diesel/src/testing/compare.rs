@@ -1,10 +1,11 @@
 //! What differs between the events that a test expects and those that were emitted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use diesel::result::QueryResult;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::EmittedEvent;
 use crate::emit::row::Row;
@@ -23,7 +24,7 @@ pub(super) struct Line {
     dedup_key: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     headers: BTreeMap<String, String>,
-    payload: serde_json::Value,
+    payload: Value,
 }
 
 impl Line {
@@ -43,7 +44,7 @@ impl Line {
         })
     }
 
-    fn of_emitted(event: EmittedEvent) -> Self {
+    pub(super) fn of_emitted(event: EmittedEvent) -> Self {
         Self {
             event_type: event.event_type,
             event_version: event.event_version,
@@ -54,6 +55,29 @@ impl Line {
             headers: event.headers,
             payload: event.payload,
         }
+    }
+
+    fn text(&self) -> String {
+        serde_json::to_string(self).expect("its keys are strings")
+    }
+
+    fn json(&self) -> Value {
+        serde_json::to_value(self).expect("its keys are strings")
+    }
+
+    #[cfg(feature = "relay")]
+    pub(super) fn of_message(message: &crate::publish::OwnedMessage) -> Result<Self, String> {
+        let parsed = |error| format!("event {} is not JSON: {error}", message.id());
+        Ok(Self {
+            event_type: message.event_type().to_owned(),
+            event_version: message.event_version(),
+            aggregate_type: message.aggregate_type().to_owned(),
+            aggregate_id: message.aggregate_id().to_owned(),
+            topic: message.topic().to_owned(),
+            dedup_key: message.dedup_key().map(str::to_owned),
+            headers: serde_json::from_str(message.headers()).map_err(parsed)?,
+            payload: serde_json::from_str(message.payload()).map_err(parsed)?,
+        })
     }
 }
 
@@ -70,39 +94,73 @@ pub(super) fn lines<'a>(
         .collect()
 }
 
-pub(super) fn difference(
-    expected: Result<Vec<Line>, String>,
-    emitted: QueryResult<Vec<EmittedEvent>>,
-) -> Result<(), String> {
-    let expected = expected?;
+/// Those of the database, or why they could not be read.
+pub(super) fn emitted(emitted: QueryResult<Vec<EmittedEvent>>) -> Result<Vec<Line>, String> {
     let emitted = emitted.map_err(|error| format!("outbox.events could not be read: {error}"))?;
-    let emitted: Vec<_> = emitted.into_iter().map(Line::of_emitted).collect();
-    if expected == emitted {
+    Ok(emitted.into_iter().map(Line::of_emitted).collect())
+}
+
+/// Compares event by event; `done` is what was done with those found.
+pub(super) fn difference(
+    done: &str,
+    expected: Result<Vec<Line>, String>,
+    found: Result<Vec<Line>, String>,
+) -> Result<(), String> {
+    let (expected, found) = (expected?, found?);
+    if expected == found {
         return Ok(());
     }
     let mut message = format!(
-        "the emitted events are not the expected ones ({} expected, {} emitted)",
+        "the {done} events are not the expected ones ({} expected, {} {done})",
         expected.len(),
-        emitted.len()
+        found.len()
     );
-    for nth in 0..expected.len().max(emitted.len()) {
-        let (expected, emitted) = (expected.get(nth), emitted.get(nth));
-        if expected == emitted {
+    let width = done.len().max("expected".len());
+    for nth in 0..expected.len().max(found.len()) {
+        let (expected, found) = (expected.get(nth), found.get(nth));
+        if expected == found {
             continue;
         }
-        let what = match (expected, emitted) {
+        let what = match (expected, found) {
             (Some(_), None) => "is missing",
             (None, _) => "was not expected",
             _ => "differs",
         };
         // Writing into a string does not fail.
         let _ = write!(message, "\n  event {} {what}", nth + 1);
-        for (name, line) in [("expected", expected), ("emitted ", emitted)] {
+        for (name, line) in [("expected", expected), (done, found)] {
             if let Some(line) = line {
-                let json = serde_json::to_string(line).expect("its keys are strings");
-                let _ = write!(message, "\n    {name} {json}");
+                let _ = write!(message, "\n    {name:width$} {}", line.text());
+            }
+        }
+        if let (Some(expected), Some(found)) = (expected, found) {
+            for unlike in unlike("", &expected.json(), &found.json()) {
+                let _ = write!(message, "\n    {unlike}");
             }
         }
     }
     Err(message)
+}
+
+/// Where two values differ, with what stands there: the largest parts that are not objects.
+fn unlike(path: &str, expected: &Value, found: &Value) -> Vec<String> {
+    if expected == found {
+        return Vec::new();
+    }
+    let (Value::Object(left), Value::Object(right)) = (expected, found) else {
+        return vec![format!("{path}: {expected} expected, not {found}")];
+    };
+    let names: BTreeSet<_> = left.keys().chain(right.keys()).collect();
+    let of = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    names
+        .into_iter()
+        .flat_map(|name| match (left.get(name), right.get(name)) {
+            (Some(expected), Some(found)) => unlike(&of(name), expected, found),
+            (Some(expected), None) => {
+                vec![format!("{}: {expected} expected, is missing", of(name))]
+            }
+            (None, Some(found)) => vec![format!("{}: {found} not expected", of(name))],
+            (None, None) => Vec::new(),
+        })
+        .collect()
 }

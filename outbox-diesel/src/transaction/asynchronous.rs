@@ -66,7 +66,7 @@ impl<C> DerefMut for AsyncTransaction<'_, C> {
 
 // With the feature, every connection may.
 #[cfg(not(feature = "connection-emit"))]
-impl<C> crate::emit::MayEmit for AsyncTransaction<'_, C> {}
+impl<C: AsyncConnection<Backend = Pg>> crate::emit::MayEmitAsync for AsyncTransaction<'_, C> {}
 
 /// Transactions that emit, on asynchronous connections.
 pub trait AsyncOutboxTransaction: AsyncConnection<Backend = Pg> {

@@ -1,13 +1,12 @@
-use diesel::connection::LoadConnection;
-use diesel::pg::Pg;
-use outbox_diesel::{Emit, EmitError};
-use outbox_diesel::OutboxEvent;
+use diesel::PgConnection;
+use outbox_diesel::{Emit as _, EmitError, OutboxEvent};
+use serde::Serialize;
 
-#[derive(serde::Serialize, OutboxEvent)]
+#[derive(Serialize, OutboxEvent)]
 #[outbox(aggregate = "order", aggregate_id = "0")]
 struct OrderPaid(i64);
 
-fn pay(conn: &mut impl LoadConnection<Backend = Pg>) -> Result<(), EmitError> {
+fn pay(conn: &mut PgConnection) -> Result<(), EmitError> {
     conn.emit(&OrderPaid(7))?;
     Ok(())
 }

@@ -1,12 +1,14 @@
 //! A relay on its own: `relay <database url> <redis url> <stream prefix>`. Ends in order when its
 //! standard input does. `RELAY_OPTIONS=default` takes the options of production; else the tests'
-//! quick ones.
+//! quick ones. The process ends at once when it is to publish an event of the aggregate
+//! `RELAY_DIES_AT`.
 
 use std::io::Read as _;
 
 use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::AsyncDieselConnectionManager;
 use outbox_diesel::publish::redis::RedisPublisher;
+use outbox_diesel::publish::{Batch, Contact, Publisher, Receipt, Unavailable};
 use outbox_diesel::{Relay, RelayOptions};
 use tokio_util::sync::CancellationToken;
 
@@ -33,10 +35,35 @@ async fn main() {
     let manager = AsyncDieselConnectionManager::<AsyncPgConnection>::new(database);
     let pool = bb8::Pool::builder().max_size(1).build(manager).await.expect("a pool");
     let publisher = RedisPublisher::connect_lazily(redis.as_str()).expect("a Redis URL");
+    let publisher = Deadly {
+        publisher: publisher.stream_prefix(prefix),
+        aggregate: std::env::var("RELAY_DIES_AT").ok(),
+    };
     Relay::builder(pool)
-        .publisher(publisher.stream_prefix(prefix))
+        .publisher(publisher)
         .options(options)
         .run(cancelled)
         .await
         .expect("options that fit together");
+}
+
+/// A publisher that takes its process along.
+struct Deadly {
+    publisher: RedisPublisher,
+    aggregate: Option<String>,
+}
+
+impl Publisher for Deadly {
+    async fn contact(&mut self, batch: &Batch<'_>) -> Result<Vec<Contact>, Unavailable> {
+        self.publisher.contact(batch).await
+    }
+
+    async fn publish(&mut self, batch: &Batch<'_>) -> Receipt {
+        let deadly = self.aggregate.as_deref();
+        if batch.messages().iter().any(|message| Some(message.aggregate_id()) == deadly) {
+            // Neither unwinds nor runs any destructor.
+            std::process::abort();
+        }
+        self.publisher.publish(batch).await
+    }
 }

@@ -27,6 +27,25 @@ pub enum StreamNaming {
 }
 
 impl StreamNaming {
+    /// All streams that events of this topic may go to, without the prefix.
+    ///
+    /// ```
+    /// use outbox_diesel::publish::redis::StreamNaming;
+    ///
+    /// assert_eq!(StreamNaming::PerTopic.names("orders"), ["orders"]);
+    /// assert_eq!(StreamNaming::PerShard { per_topic: 2 }.names("orders"), ["orders:0", "orders:1"]);
+    /// ```
+    #[must_use]
+    pub fn names(&self, topic: &str) -> Vec<String> {
+        match self {
+            Self::PerTopic => vec![topic.to_owned()],
+            Self::Single(single) => vec![single.clone()],
+            Self::PerShard { per_topic } => {
+                (0..(*per_topic).clamp(1, 16)).map(|nth| format!("{topic}:{nth}")).collect()
+            }
+        }
+    }
+
     /// Writes the name of the event's stream, without the prefix.
     pub(super) fn write_name(&self, name: &mut String, message: &Message<'_>) {
         match self {

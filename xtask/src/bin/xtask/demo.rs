@@ -2,10 +2,10 @@
 
 use std::process::{Command, ExitCode};
 
-use xtask::install::Permission;
 use xtask::postgres::Durability;
 
-use crate::{Outcome, interrupt, servers, stage};
+use crate::servers::{self, Choice};
+use crate::{Outcome, interrupt, stage};
 
 /// The example that is the demo, and what it is compiled with.
 const EXAMPLE: &[&str] =
@@ -14,9 +14,8 @@ const EXAMPLE: &[&str] =
 /// How to run the demo.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Fail if a server program is missing, instead of installing it.
-    #[arg(long)]
-    no_install: bool,
+    #[command(flatten)]
+    servers: Choice,
     /// How many events to emit. Default: as the example has it.
     #[arg(long)]
     events: Option<u64>,
@@ -27,8 +26,8 @@ pub(crate) struct Arguments {
 
 /// Builds the example and runs it against servers that lose nothing that is committed.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
-    let permission = if arguments.no_install { Permission::Forbidden } else { Permission::Allowed };
-    let servers = stage::run("servers", || servers::provide(permission, Durability::Full, &[]))?;
+    let servers =
+        stage::run("servers", || servers::provide(&arguments.servers, Durability::Full, &[]))?;
     let build = stage::run("build", || {
         interrupt::run(Command::new("cargo").args(["build", "--release"]).args(EXAMPLE))
     })?;
@@ -40,10 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     if let Some(events) = arguments.events {
         command.args(["--events", &events.to_string()]);
     }
-    command
-        .args(&arguments.example)
-        .env(servers::DATABASE_URL, &servers.database_url)
-        .env(servers::REDIS_URL, &servers.redis_url);
+    servers.tell(command.args(&arguments.example));
     let status = stage::run("demo", || interrupt::run(&mut command))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -2,17 +2,17 @@
 
 use std::process::{Command, ExitCode};
 
-use xtask::install::{Permission, Software};
+use xtask::install::Software;
 use xtask::postgres::Durability;
 
-use crate::{Outcome, interrupt, servers, stage};
+use crate::servers::{self, Choice};
+use crate::{Outcome, interrupt, stage};
 
 /// How to run the tests.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Fail if a server program is missing, instead of installing it.
-    #[arg(long)]
-    no_install: bool,
+    #[command(flatten)]
+    servers: Choice,
     /// For `cargo test`, and after a second `--` for the test binaries.
     #[arg(last = true)]
     cargo: Vec<String>,
@@ -20,11 +20,10 @@ pub(crate) struct Arguments {
 
 /// Builds and runs them; ends with the exit code of cargo.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
-    let permission = if arguments.no_install { Permission::Forbidden } else { Permission::Allowed };
     let servers = stage::run("servers", || {
-        servers::provide(permission, Durability::None, &[Software::PgBouncer])
+        servers::provide(&arguments.servers, Durability::None, &[Software::PgBouncer])
     })?;
-    servers::warn_of_skipped_tests();
+    servers::warn_of_skipped_tests(&servers);
     let build = stage::run("build", || {
         interrupt::run(cargo(arguments).arg("--no-run").args(&arguments.cargo))
     });
@@ -32,12 +31,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         return Ok(ExitCode::FAILURE);
     }
     let status = stage::run("tests", || {
-        interrupt::run(
-            cargo(arguments)
-                .args(&arguments.cargo)
-                .env(servers::DATABASE_URL, &servers.database_url)
-                .env(servers::REDIS_URL, &servers.redis_url),
-        )
+        interrupt::run(servers.tell(cargo(arguments).args(&arguments.cargo)))
     })?;
     // No code means that a signal ended it.
     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);

@@ -6,7 +6,7 @@ use super::{Context, Verdict};
 use crate::interrupt;
 
 /// The crates that are published.
-pub(crate) const PUBLISHED: &[&str] = &["outbox-derive", "outbox-diesel"];
+pub(crate) const PUBLISHED: &[&str] = &["outbox-cli", "outbox-derive", "outbox-diesel"];
 
 /// The code is formatted.
 pub(crate) fn fmt(context: &Context) -> Verdict {
