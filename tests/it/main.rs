@@ -32,6 +32,7 @@ mod emit_statements;
 mod emit_transaction;
 mod footprint;
 mod guard;
+mod guide;
 mod history;
 mod hot_path;
 mod inbox;
