@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use xtask::install::Permission;
 use xtask::postgres::Durability;
 
 use crate::check::workspace;
-use crate::{Outcome, interrupt, servers, stage};
+use crate::servers::{self, Choice};
+use crate::{Outcome, interrupt, stage};
 
 /// The peers have dependencies that the workspace does without.
 const PEERS: &str = "benches/peers";
@@ -15,9 +15,8 @@ const PEERS: &str = "benches/peers";
 /// How to measure.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Fail if a server program is missing, instead of installing it.
-    #[arg(long)]
-    no_install: bool,
+    #[command(flatten)]
+    servers: Choice,
     /// Leave out the comparison with other crates, which have to be downloaded and built.
     #[arg(long)]
     no_peers: bool,
@@ -29,8 +28,8 @@ pub(crate) struct Arguments {
 
 /// Builds in release and measures against servers that lose nothing that is committed.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
-    let permission = if arguments.no_install { Permission::Forbidden } else { Permission::Allowed };
-    let servers = stage::run("servers", || servers::provide(permission, Durability::Full, &[]))?;
+    let servers =
+        stage::run("servers", || servers::provide(&arguments.servers, Durability::Full, &[]))?;
     let mut build = cargo("build", "outbox-bench");
     if !stage::run("build", || interrupt::run(&mut build))?.success() || interrupt::happened() {
         return Ok(ExitCode::FAILURE);
@@ -45,10 +44,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
             None => eprintln!("WARNING: the peers cannot be built: their figures are LEFT OUT"),
         }
     }
-    bench
-        .env(servers::DATABASE_URL, &servers.database_url)
-        .env(servers::REDIS_URL, &servers.redis_url);
-    let status = stage::run("bench", || interrupt::run(&mut bench))?;
+    let status = stage::run("bench", || interrupt::run(servers.tell(&mut bench)))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

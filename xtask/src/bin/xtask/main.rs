@@ -1,8 +1,11 @@
-//! `cargo xtask`: the demo, the tests and the checks, with everything they need.
+//! `cargo xtask`: the demo, the tests, chaos, the bench, the guide and the checks, with everything
+//! they need.
 
 mod bench;
+mod chaos;
 mod check;
 mod demo;
+mod docs;
 mod interrupt;
 mod servers;
 mod stage;
@@ -15,7 +18,10 @@ use clap::Parser;
 
 /// What can be run.
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask", about = "Runs the demo, the tests and the checks")]
+#[command(
+    name = "cargo xtask",
+    about = "Runs the demo, the tests and the checks, and builds the guide"
+)]
 enum Task {
     /// Runs every test. Takes `DATABASE_URL` and `REDIS_URL` if set, else private servers.
     Test(test::Arguments),
@@ -23,7 +29,12 @@ enum Task {
     Demo(demo::Arguments),
     /// Measures speed, latency and cost against private servers, in release.
     Bench(bench::Arguments),
-    /// Checks format, lints, docs, schema, SQL, packages, features and licences.
+    /// Lets everything go wrong at once, and counts what became of the events. Takes servers of its
+    /// own, and ends with a line of JSON.
+    Chaos(chaos::Arguments),
+    /// Builds the guide.
+    Docs(docs::Arguments),
+    /// Checks format, lints, docs, links, schema, SQL, packages, features and licences.
     Check(check::Arguments),
 }
 
@@ -34,6 +45,8 @@ fn main() -> ExitCode {
         Task::Test(arguments) => test::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::Chaos(arguments) => chaos::run(&arguments),
+        Task::Docs(arguments) => docs::run(&arguments),
         Task::Check(arguments) => check::run(&arguments),
     };
     let code = outcome.unwrap_or_else(|error| {
