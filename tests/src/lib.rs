@@ -5,6 +5,8 @@
 mod database;
 mod event;
 mod eventually;
+#[cfg(doctest)]
+mod guide;
 mod hooked;
 mod redis;
 mod sent;
@@ -12,6 +14,7 @@ mod timeline;
 mod transfer;
 pub mod oracle;
 mod writers;
+mod proxy;
 mod backlog;
 mod relays;
 mod mishap;
@@ -19,6 +22,7 @@ mod relay_thread;
 mod relay_process;
 mod scene;
 mod stream;
+pub mod chaos;
 
 pub use backlog::backlog;
 pub use database::{Scalar, TestDatabase};
@@ -26,6 +30,7 @@ pub use event::TestEvent;
 pub use eventually::eventually;
 pub use hooked::Hooked;
 pub use mishap::{Mishap, MishapPublisher, Mishaps};
+pub use proxy::Proxy;
 pub use redis::TestRedis;
 pub use relay_process::RelayProcess;
 pub use relay_thread::RelayThread;
