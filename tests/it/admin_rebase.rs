@@ -9,7 +9,7 @@ use outbox_diesel::subscription::{self, Start};
 use outbox_diesel::{AsyncEmit as _, Health, Relay, RelayHandle};
 use outbox_tests::{SOON, TestDatabase, TestEvent, eventually};
 use xtask::postgres::{Durability, Options, Postgres};
-use xtask::programs::find_postgres;
+use xtask::programs::{PostgresPrograms, find_clients};
 
 use crate::admin::{
     Rejects, attempts, dead, emit, event, gets, got, holds, nothing_parked, strict_relay,
@@ -21,8 +21,7 @@ fn server() -> Postgres {
 }
 
 /// Replaces what is in the second database with a dump of the first.
-fn dump_and_restore(from: &TestDatabase, to: &TestDatabase) {
-    let programs = find_postgres().expect("PostgreSQL is installed");
+fn dump_and_restore(programs: &PostgresPrograms, from: &TestDatabase, to: &TestDatabase) {
     let mut dump = Command::new(programs.program("pg_dump"))
         .args(["--schema", "outbox", from.url().as_str()])
         .stdout(Stdio::piped())
@@ -63,6 +62,10 @@ fn spend_xids(database: &TestDatabase, xids: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_dump_and_restore_nothing_is_lost_and_nothing_repeated() {
+    let Some(clients) = find_clients() else {
+        eprintln!("SKIPPED: no pg_dump and psql that are as new as the server");
+        return;
+    };
     let origin_server = server();
     let origin = TestDatabase::on(&origin_server.url("postgres"));
     let home_server = server();
@@ -100,7 +103,7 @@ async fn after_a_dump_and_restore_nothing_is_lost_and_nothing_repeated() {
     late.batch_execute("COMMIT").await.unwrap();
     emit(&mut conn, event("b", "2")).await;
 
-    dump_and_restore(&origin, &home);
+    dump_and_restore(&clients, &origin, &home);
     // The application is faster than the operator.
     let mut conn = home.connect().await;
     for name in ["new 1", "new 2"] {

@@ -49,6 +49,12 @@ impl TestDatabase {
         Self::clone_of(parse(shared_server()), "template0")
     }
 
+    /// The same database on a copy of its server.
+    #[must_use]
+    pub fn on_copy(&self, server: &str) -> Self {
+        Self { server: parse(server), name: self.name.clone() }
+    }
+
     fn clone_of(server: Url, template: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);

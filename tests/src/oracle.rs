@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use diesel::sql_types::{BigInt, Text, Uuid as SqlUuid};
 use diesel::{PgConnection, RunQueryDsl as _, dsl};
@@ -13,6 +14,9 @@ use uuid::Uuid;
 
 /// The aggregate type of what [`Writers`](crate::Writers) change.
 pub const AGGREGATE_TYPE: &str = "account";
+
+/// When each event's transaction was seen to commit. What a lost connection hid is not in it.
+pub type Commits = HashMap<Uuid, SystemTime>;
 
 /// What the database says was committed.
 #[derive(Debug, Default)]
@@ -27,11 +31,19 @@ impl Committed {
     /// Reads the log and the ledger of the writers.
     #[must_use]
     pub fn read(conn: &mut PgConnection) -> Self {
-        let events: Vec<(Uuid, String, i64)> = dsl::sql::<(SqlUuid, Text, BigInt)>(
-            "SELECT id, aggregate_id, (payload ->> 'v')::bigint FROM outbox.events",
-        )
-        .load(conn)
-        .expect("reads the log");
+        Self::select(conn, "SELECT id, aggregate_id, (payload ->> 'v')::bigint FROM outbox.events")
+    }
+
+    /// Reads what the writers themselves wrote down, in the same transactions: for logs that were
+    /// emptied meanwhile.
+    #[must_use]
+    pub fn in_history(conn: &mut PgConnection) -> Self {
+        Self::select(conn, "SELECT id, aggregate::text, version FROM history")
+    }
+
+    fn select(conn: &mut PgConnection, events: &str) -> Self {
+        let events: Vec<(Uuid, String, i64)> =
+            dsl::sql::<(SqlUuid, Text, BigInt)>(events).load(conn).expect("reads the events");
         let versions: Vec<(String, i64)> =
             dsl::sql::<(Text, BigInt)>("SELECT id::text, version FROM ledger")
                 .load(conn)
@@ -110,6 +122,23 @@ impl Arrivals {
             at,
         });
         Self(arrivals.collect())
+    }
+
+    /// How long after its commit each event first arrived, in ascending order. Only for streams of a
+    /// Redis on this machine: it must have the writers' clock.
+    #[must_use]
+    pub fn delays(&self, commits: &Commits) -> Vec<Duration> {
+        let mut seen = HashSet::new();
+        let firsts = self.0.iter().filter(|arrival| seen.insert(arrival.id));
+        let mut delays: Vec<Duration> = firsts
+            .filter_map(|arrival| {
+                let arrived = UNIX_EPOCH + Duration::from_millis(arrival.at);
+                // Some arrive before their writer hears of the commit.
+                Some(arrived.duration_since(*commits.get(&arrival.id)?).unwrap_or_default())
+            })
+            .collect();
+        delays.sort_unstable();
+        delays
     }
 
     /// How many.

@@ -61,7 +61,11 @@ impl RelayProcess {
         self.child.try_wait().expect("our own child can be asked for").is_some()
     }
 
-    fn spawn(command: &mut Command, name: &str) -> Self {
+    /// Starts a command that runs the program.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    pub fn spawn(command: &mut Command, name: &str) -> Self {
         let child = command.env("HOSTNAME", name).stdin(Stdio::piped()).spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
         Self { name: name.to_owned(), child }

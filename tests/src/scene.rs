@@ -112,8 +112,12 @@ impl Scene {
     /// Judges what has arrived by now.
     pub async fn verdict(&self) -> Verdict {
         let committed = Committed::read(&mut self.database.sync());
-        let arrivals = Arrivals::in_streams(&mut self.redis.connect().await, &self.streams()).await;
-        Verdict::on(&committed, &arrivals)
+        Verdict::on(&committed, &self.arrivals().await)
+    }
+
+    /// What has arrived by now.
+    pub async fn arrivals(&self) -> Arrivals {
+        Arrivals::in_streams(&mut self.redis.connect().await, &self.streams()).await
     }
 
     fn streams(&self) -> Vec<String> {

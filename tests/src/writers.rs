@@ -1,21 +1,22 @@
 //! [`Writers`]: business transactions of every kind, at random.
 
-use std::sync::Arc;
+mod writer;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use diesel::connection::CacheSize;
-use diesel::sql_types::{BigInt, Text};
-use diesel::{QueryResult, dsl};
+use diesel::dsl;
+use diesel::sql_types::Text;
 use diesel_async::{
     AsyncConnection as _, AsyncPgConnection, RunQueryDsl as _, SimpleAsyncConnection as _,
 };
-use fastrand::Rng;
-use outbox_diesel::AsyncEmit as _;
 use tokio::task::JoinSet;
 
-use crate::oracle::AGGREGATE_TYPE;
-use crate::{SOON, TestEvent, eventually};
+use self::writer::Writer;
+use crate::oracle::Commits;
+use crate::{SOON, eventually};
 
 /// Writers that serialise on their aggregates: each change of an aggregate raises its version under
 /// its row lock and emits an event that carries the version, so that a consumer can tell what is
@@ -30,6 +31,7 @@ pub struct Writers {
     statement_cache: bool,
     two_phase: bool,
     pause: Duration,
+    pace: Option<Duration>,
 }
 
 impl Writers {
@@ -47,6 +49,7 @@ impl Writers {
             statement_cache: true,
             two_phase: true,
             pause: Duration::from_millis(4),
+            pace: None,
         }
     }
 
@@ -101,11 +104,21 @@ impl Writers {
         self
     }
 
-    /// Lays out the ledger of versions, if it is not there, and starts writing.
+    /// Makes them commit this many events a second, all together: one in each transaction, and
+    /// nothing ever goes wrong.
+    #[must_use]
+    pub fn per_second(mut self, events: u32) -> Self {
+        let writers = u32::try_from(self.count).expect("a few writers");
+        self.pace = Some(Duration::from_secs(1) * writers / events);
+        self
+    }
+
+    /// Lays out the ledger of versions and the history of events, if they are not there, and starts writing.
     pub async fn start(self) -> Writing {
         let mut conn = AsyncPgConnection::establish(&self.url).await.expect("the database is up");
         conn.batch_execute(&format!(
             "CREATE TABLE IF NOT EXISTS ledger (id bigint PRIMARY KEY, version bigint NOT NULL);
+             CREATE TABLE IF NOT EXISTS history (id uuid PRIMARY KEY, aggregate bigint NOT NULL, version bigint NOT NULL);
              CREATE TABLE IF NOT EXISTS known (id bigint PRIMARY KEY);
              CREATE TABLE IF NOT EXISTS doomed (id bigint REFERENCES known DEFERRABLE INITIALLY DEFERRED);
              INSERT INTO ledger SELECT id, 0 FROM generate_series(1, {}) id ON CONFLICT DO NOTHING",
@@ -116,14 +129,7 @@ impl Writers {
         let shared = Arc::new(Shared::default());
         let mut tasks = JoinSet::new();
         for nth in 0..self.count {
-            let writer = Writer {
-                rng: Rng::with_seed(self.seed.wrapping_add(nth)),
-                name: format!("{:x}-{nth}", fastrand::u64(..)),
-                plan: self.clone(),
-                shared: Arc::clone(&shared),
-                prepared: 0,
-                in_doubt: false,
-            };
+            let writer = Writer::new(self.clone(), nth, Arc::clone(&shared));
             tasks.spawn(writer.write());
         }
         Writing { seed: self.seed, url: self.url, shared, tasks }
@@ -134,6 +140,7 @@ impl Writers {
 struct Shared {
     stopped: AtomicBool,
     committed: AtomicU64,
+    commits: Mutex<Commits>,
 }
 
 /// Writers at work. They survive lost connections; what became of such a transaction only the
@@ -159,8 +166,9 @@ impl Writing {
         AtomicU64::load(&self.shared.committed, Ordering::Relaxed)
     }
 
-    /// Lets every writer finish its transaction, and commits what is still prepared.
-    pub async fn stop(mut self) {
+    /// Lets every writer finish its transaction, commits what is still prepared, and returns what was
+    /// seen to commit.
+    pub async fn stop(mut self) -> Commits {
         self.shared.stopped.store(true, Ordering::Relaxed);
         while let Some(ended) = self.tasks.join_next().await {
             ended.unwrap_or_else(|panic| panic!("seed {}: {panic}", self.seed));
@@ -181,208 +189,6 @@ impl Writing {
             let commit = format!("COMMIT PREPARED '{gid}'");
             conn.batch_execute(&commit).await.expect("a prepared transaction can be committed");
         }
-    }
-}
-
-struct Writer {
-    rng: Rng,
-    name: String,
-    plan: Writers,
-    shared: Arc<Shared>,
-    prepared: u64,
-    /// Whether the last prepared transaction may still be there, with its locks.
-    in_doubt: bool,
-}
-
-/// How a transaction ends.
-#[derive(Clone, Copy)]
-enum End {
-    Commit,
-    Rollback,
-    FailedCommit,
-    Prepare,
-    PrepareAndRollback,
-}
-
-impl Writer {
-    async fn write(mut self) {
-        while !self.is_stopped() {
-            let Ok(mut conn) = AsyncPgConnection::establish(&self.plan.url).await else {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            };
-            if !self.plan.statement_cache {
-                conn.set_prepared_statement_cache_size(CacheSize::Disabled);
-            }
-            if self.resolve(&mut conn).await.is_err() {
-                continue;
-            }
-            while !self.is_stopped() {
-                match self.transaction(&mut conn).await {
-                    Ok(true) => {
-                        self.shared.committed.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Ok(false) => {}
-                    // The server is away, or has refused: only a new connection is sure to be good.
-                    Err(_) => break,
-                }
-                self.rest(self.plan.pause).await;
-            }
-        }
-    }
-
-    fn is_stopped(&self) -> bool {
-        AtomicBool::load(&self.shared.stopped, Ordering::Relaxed)
-    }
-
-    /// Commits what was prepared when the connection was lost, and bounds how long locks are waited
-    /// for.
-    async fn resolve(&mut self, conn: &mut AsyncPgConnection) -> QueryResult<()> {
-        if self.plan.statement_cache {
-            conn.batch_execute("SET lock_timeout = '5s'").await?;
-        }
-        if self.in_doubt {
-            let gid = self.gid();
-            let find = dsl::sql::<Text>("SELECT gid FROM pg_prepared_xacts WHERE gid = ")
-                .bind::<Text, _>(gid.clone());
-            let left: Vec<String> = conn.transaction(async |conn| find.load(conn).await).await?;
-            if !left.is_empty() {
-                conn.batch_execute(&format!("COMMIT PREPARED '{gid}'")).await?;
-            }
-            self.in_doubt = false;
-        }
-        Ok(())
-    }
-
-    fn gid(&self) -> String {
-        format!("{}-{}", self.name, self.prepared)
-    }
-
-    /// One transaction; true if it committed.
-    async fn transaction(&mut self, conn: &mut AsyncPgConnection) -> QueryResult<bool> {
-        let end = match self.rng.u8(..100) {
-            0..8 => End::Rollback,
-            8..12 => End::FailedCommit,
-            12..18 if self.plan.two_phase => End::Prepare,
-            18..20 if self.plan.two_phase => End::PrepareAndRollback,
-            _ => End::Commit,
-        };
-        conn.batch_execute("BEGIN").await?;
-        if self.rng.u8(..4) == 0 {
-            // Its transaction id is older than its first event.
-            conn.batch_execute("SELECT pg_current_xact_id()").await?;
-            self.rest(Duration::from_millis(20)).await;
-        }
-        let locked = self.aggregates();
-        for id in &locked {
-            self.change(conn, &[*id]).await?;
-        }
-        for _ in 0..self.rng.u8(..3) {
-            let again = self.rng.choice(&locked).copied().unwrap_or(1);
-            self.change(conn, &[again]).await?;
-        }
-        match self.rng.u8(..10) {
-            0 => self.savepoint(conn, &locked, "RELEASE SAVEPOINT part").await?,
-            1 => self.savepoint(conn, &locked, "ROLLBACK TO SAVEPOINT part").await?,
-            2 => self.change(conn, &[locked.clone(), locked.clone()].concat()).await?,
-            3 => self.rest(Duration::from_millis(30)).await,
-            _ => {}
-        }
-        if self.rng.u8(..100) == 0 {
-            self.rest(Duration::from_secs(1)).await;
-        }
-        self.end(conn, end).await
-    }
-
-    async fn end(&mut self, conn: &mut AsyncPgConnection, end: End) -> QueryResult<bool> {
-        match end {
-            End::Commit => conn.batch_execute("COMMIT").await.map(|()| true),
-            End::Rollback => conn.batch_execute("ROLLBACK").await.map(|()| false),
-            End::FailedCommit => {
-                conn.batch_execute("INSERT INTO doomed VALUES (1)").await?;
-                // A lost connection shows at the next statement.
-                let committed = conn.batch_execute("COMMIT").await;
-                assert!(committed.is_err(), "seed {}: a commit must fail", self.plan.seed);
-                Ok(false)
-            }
-            End::Prepare | End::PrepareAndRollback => {
-                self.prepared += 1;
-                let gid = self.gid();
-                self.in_doubt = true;
-                conn.batch_execute(&format!("PREPARE TRANSACTION '{gid}'")).await?;
-                self.rest(Duration::from_millis(150)).await;
-                let committed = matches!(end, End::Prepare);
-                let verb = if committed { "COMMIT" } else { "ROLLBACK" };
-                conn.batch_execute(&format!("{verb} PREPARED '{gid}'")).await?;
-                self.in_doubt = false;
-                Ok(committed)
-            }
-        }
-    }
-
-    async fn savepoint(
-        &mut self,
-        conn: &mut AsyncPgConnection,
-        locked: &[i64],
-        end: &str,
-    ) -> QueryResult<()> {
-        conn.batch_execute("SAVEPOINT part").await?;
-        self.change(conn, locked).await?;
-        conn.batch_execute(end).await?;
-        // What follows must not be mistaken for what was rolled back.
-        self.change(conn, &locked[..1]).await
-    }
-
-    /// One to four, ascending: writers that lock in one order do not deadlock.
-    fn aggregates(&mut self) -> Vec<i64> {
-        let count = self.rng.usize(1..=4);
-        let mut ids: Vec<i64> =
-            (0..count).map(|_| self.rng.i64(1..=self.plan.aggregates)).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        ids
-    }
-
-    /// Raises the aggregates' versions and emits them: after the lock, in one of the ways there are.
-    async fn change(&mut self, conn: &mut AsyncPgConnection, ids: &[i64]) -> QueryResult<()> {
-        let mut events = Vec::with_capacity(ids.len());
-        for id in ids {
-            let version: i64 =
-                dsl::sql::<BigInt>("UPDATE ledger SET version = version + 1 WHERE id = ")
-                    .bind::<BigInt, _>(*id)
-                    .sql(" RETURNING version")
-                    .get_result(conn)
-                    .await?;
-            let topic = self.rng.choice(&self.plan.topics).expect("there is a topic").clone();
-            events.push((*id, version, topic));
-        }
-        if events.len() == 1 && self.rng.u8(..5) == 0 {
-            let (id, version, topic) = &events[0];
-            return conn.batch_execute(&format!(
-                "INSERT INTO outbox.events (topic, aggregate_type, aggregate_id, event_type, payload)
-                 VALUES ('{topic}', '{AGGREGATE_TYPE}', '{id}', 'account.changed', '{{\"v\":{version}}}')"
-            ))
-            .await;
-        }
-        let events: Vec<TestEvent> = events
-            .into_iter()
-            .map(|(id, version, topic)| {
-                TestEvent::new(id)
-                    .aggregate_type(AGGREGATE_TYPE)
-                    .event_type("account.changed")
-                    .topic(topic)
-                    .payload(format!(r#"{{"v":{version}}}"#))
-            })
-            .collect();
-        match events.as_slice() {
-            [event] => conn.emit(event).await.map(drop)?,
-            several => conn.emit_all(several).await.map(drop)?,
-        }
-        Ok(())
-    }
-
-    async fn rest(&mut self, longest: Duration) {
-        let pause = longest.mul_f64(self.rng.f64());
-        tokio::time::sleep(pause).await;
+        std::mem::take(&mut *self.shared.commits.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

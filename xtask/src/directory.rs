@@ -87,7 +87,9 @@ pub(crate) fn place(name: &str, account: Account) -> PathBuf {
     instead
 }
 
-fn target() -> PathBuf {
+/// Where cargo puts what it builds, unless a configuration file of its own says otherwise.
+#[must_use]
+pub fn target() -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("this crate lies in the workspace's directory");

@@ -17,6 +17,8 @@ pub enum Software {
     Redis,
     /// PgBouncer.
     PgBouncer,
+    /// libfaketime: wrong clocks for single processes.
+    Faketime,
 }
 
 impl Software {
@@ -25,6 +27,7 @@ impl Software {
             Self::Postgres => programs::find_postgres().is_some(),
             Self::Redis => programs::find_redis().is_some(),
             Self::PgBouncer => programs::find_pgbouncer().is_some(),
+            Self::Faketime => programs::find_faketime().is_some(),
         }
     }
 
@@ -33,6 +36,7 @@ impl Software {
             Self::Postgres => "PostgreSQL 14 or newer",
             Self::Redis => "Redis or Valkey",
             Self::PgBouncer => "PgBouncer",
+            Self::Faketime => "libfaketime",
         }
     }
 }
@@ -160,6 +164,7 @@ fn packages(manager: &Manager, software: &[Software]) -> Vec<&'static str> {
         Software::Postgres => manager.postgres,
         Software::Redis => manager.redis,
         Software::PgBouncer => "pgbouncer",
+        Software::Faketime => "libfaketime",
     };
     software.iter().map(package).flat_map(str::split_whitespace).collect()
 }

@@ -31,6 +31,6 @@ pub mod programs;
 pub mod redis;
 mod watchdog;
 
-pub use directory::clean_leftovers;
+pub use directory::{clean_leftovers, target};
 pub use error::ServerError;
 pub use watchdog::Watchdog;

@@ -1,11 +1,14 @@
 //! Private PostgreSQL servers.
 
+mod copy;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+pub use self::copy::Copy;
 use crate::account::{self, Account};
 use crate::directory::ServerDirectory;
 use crate::error::ServerError;
@@ -194,9 +197,10 @@ fn serve(
     Ok(server)
 }
 
-/// Reads `postmaster.pid` as `pg_ctl --wait` does: line 1 is the pid, line 8 the status.
+/// Reads `postmaster.pid` as `pg_ctl --wait` does: line 1 is the pid, line 8 the status
+/// (`standby` once a standby takes connections).
 fn is_ready(data: &Path, pid: u32) -> bool {
     let Ok(text) = std::fs::read_to_string(data.join("postmaster.pid")) else { return false };
     let mut lines = text.lines().map(str::trim);
-    lines.next() == Some(&pid.to_string()) && lines.nth(6) == Some("ready")
+    lines.next() == Some(&pid.to_string()) && matches!(lines.nth(6), Some("ready" | "standby"))
 }

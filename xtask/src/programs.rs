@@ -30,6 +30,8 @@ const POSTGRES_PLACES: &[&str] = &[
     "/opt/homebrew/opt/postgresql*/bin",
     "/usr/local/opt/postgresql*/bin",
 ];
+const FAKETIME_PLACES: &[&str] =
+    &["/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfaketime.so.1"];
 const OTHER_PLACES: &[&str] = &["/usr/sbin", "/sbin", "/opt/homebrew/bin", "/usr/local/bin"];
 
 /// One installation of PostgreSQL.
@@ -76,6 +78,22 @@ pub fn find_postgres() -> Option<PostgresPrograms> {
     })
 }
 
+/// An installation with client programs that are not older than the servers of [`find_postgres`]:
+/// others cannot dump them. Packages of the server alone lack them.
+#[must_use]
+pub fn find_clients() -> Option<PostgresPrograms> {
+    let server = find_postgres()?;
+    let path = env::var_os("PATH").unwrap_or_default();
+    let places: Vec<_> = env::split_paths(&path)
+        .chain(POSTGRES_PLACES.iter().flat_map(|place| expand(place)))
+        .filter_map(postgres_in)
+        .collect();
+    std::iter::once(server.clone())
+        .chain(places)
+        .filter(|found| found.version >= server.version)
+        .find(|found| ["pg_dump", "psql"].iter().all(|name| is_program(&found.program(name))))
+}
+
 /// `redis-server` or `valkey-server`.
 #[must_use]
 pub fn find_redis() -> Option<PathBuf> {
@@ -86,6 +104,12 @@ pub fn find_redis() -> Option<PathBuf> {
 #[must_use]
 pub fn find_pgbouncer() -> Option<PathBuf> {
     find(PGBOUNCER, &["pgbouncer"])
+}
+
+/// The library of libfaketime, to be preloaded: it gives a process a wall clock of its own.
+#[must_use]
+pub fn find_faketime() -> Option<PathBuf> {
+    FAKETIME_PLACES.iter().flat_map(|place| expand(place)).find(|library| library.is_file())
 }
 
 /// `mdbook`, which builds the guide.

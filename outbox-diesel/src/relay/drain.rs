@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Heartbeat;
+use super::doubt::Search;
 use super::health::{Health, HealthCell};
 use super::reader::{Reader, Step};
 use super::startup::{self, Refusal};
@@ -144,7 +145,9 @@ async fn begin<P: Publisher>(
     worker.diffs = Diffs::default();
     worker.clocks = Clocks::default();
     worker.outage = Outage::default();
-    worker.width = usize::MAX;
+    worker.search = Search::default();
+    worker.retry_search = Search::default();
+    worker.evidence.forget();
     worker.health.set(Health::Running);
     worker.who.relay = Uuid::now_v7();
     let who = worker.who.clone();

@@ -1,7 +1,7 @@
 //! A relay on its own: `relay <database url> <redis url> <stream prefix>`. Ends in order when its
-//! standard input does. `RELAY_OPTIONS=default` takes the options of production; else the tests'
-//! quick ones. The process ends at once when it is to publish an event of the aggregate
-//! `RELAY_DIES_AT`.
+//! standard input does. `RELAY_OPTIONS=default` takes the options of production, `forgetful` keeps
+//! nothing; else the tests' quick ones. The process ends at once when it is to publish an event of
+//! the aggregate `RELAY_DIES_AT`.
 
 use std::io::Read as _;
 
@@ -30,6 +30,8 @@ async fn main() {
     });
     let options = match std::env::var("RELAY_OPTIONS").as_deref() {
         Ok("default") => RelayOptions::default(),
+        // Keeps nothing longer than it must.
+        Ok("forgetful") => outbox_tests::quick().retention(std::time::Duration::ZERO),
         _ => outbox_tests::quick(),
     };
     let manager = AsyncDieselConnectionManager::<AsyncPgConnection>::new(database);

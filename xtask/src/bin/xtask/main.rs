@@ -1,5 +1,8 @@
-//! `cargo xtask`: the demo, the tests, the guide and the checks, with everything they need.
+//! `cargo xtask`: the demo, the tests, chaos, the bench, the guide and the checks, with everything
+//! they need.
 
+mod bench;
+mod chaos;
 mod check;
 mod demo;
 mod docs;
@@ -24,6 +27,11 @@ enum Task {
     Test(test::Arguments),
     /// Runs the demo: orders go from a business transaction to Redis Streams.
     Demo(demo::Arguments),
+    /// Measures speed, latency and cost against private servers, in release.
+    Bench(bench::Arguments),
+    /// Lets everything go wrong at once, and counts what became of the events. Takes servers of its
+    /// own, and ends with a line of JSON.
+    Chaos(chaos::Arguments),
     /// Builds the guide.
     Docs(docs::Arguments),
     /// Checks format, lints, docs, links, schema, SQL, packages, features and licences.
@@ -36,6 +44,8 @@ fn main() -> ExitCode {
     let outcome = match task {
         Task::Test(arguments) => test::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
+        Task::Bench(arguments) => bench::run(&arguments),
+        Task::Chaos(arguments) => chaos::run(&arguments),
         Task::Docs(arguments) => docs::run(&arguments),
         Task::Check(arguments) => check::run(&arguments),
     };

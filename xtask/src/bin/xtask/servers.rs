@@ -52,11 +52,19 @@ impl Servers {
     /// Tells a command where the servers are, and which programs its own ones are to run.
     pub(crate) fn tell<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env(DATABASE_URL, &self.database_url).env(REDIS_URL, &self.redis_url);
-        if let Some(programs) = &self.programs {
-            command.env(programs::POSTGRES_BIN, programs.bin());
-        }
-        command
+        tell_programs(command, self.programs.as_ref())
     }
+}
+
+/// Tells a command which programs its own servers are to run.
+pub(crate) fn tell_programs<'a>(
+    command: &'a mut Command,
+    programs: Option<&PostgresPrograms>,
+) -> &'a mut Command {
+    if let Some(programs) = programs {
+        command.env(programs::POSTGRES_BIN, programs.bin());
+    }
+    command
 }
 
 /// Finds, installs and starts what the environment does not name. `welcome` is installed along
