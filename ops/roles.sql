@@ -68,6 +68,7 @@ GRANT INSERT, UPDATE, DELETE ON outbox.subscriptions, outbox.topic_filters, outb
 GRANT EXECUTE ON FUNCTION
     outbox.keep_partitions_ahead(), outbox.retire_partition(interval), outbox.drop_retired_partition(),
     outbox.purge_events(interval), outbox.purge_default_partition(interval),
-    outbox.delete_dedup_keys(interval), outbox.delete_ticks(interval), outbox.passed_seq(interval)
+    outbox.delete_dedup_keys(interval), outbox.delete_records(interval), outbox.delete_ticks(interval),
+    outbox.passed_seq(interval)
     TO outbox_relay, outbox_operator;
 GRANT SELECT ON outbox.leaves TO outbox_relay;

@@ -1,5 +1,6 @@
 -- Nothing goes any more; what is gone stays gone.
 DROP VIEW outbox.partitions;
+DROP FUNCTION outbox.delete_records(interval);
 DROP FUNCTION outbox.delete_ticks(interval);
 DROP FUNCTION outbox.delete_dedup_keys(interval);
 DROP FUNCTION outbox.purge_default_partition(interval);

@@ -282,6 +282,42 @@ $$;
 COMMENT ON FUNCTION outbox.delete_ticks(interval) IS 'Deletes some ticks that no cursor, no rate and no retention needs; returns their number';
 REVOKE EXECUTE ON FUNCTION outbox.delete_ticks(interval) FROM PUBLIC;
 
+-- What operators did, once nobody can ask about it any more: a discarded event that is still in the
+-- log would count as published, and be replayed.
+CREATE FUNCTION outbox.delete_records(retention interval) RETURNS integer
+LANGUAGE plpgsql STRICT
+SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '200ms'
+SET row_security = off
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    discarded integer;
+    replays   integer;
+BEGIN
+    WITH old AS MATERIALIZED (
+        SELECT d.subscription, d.seq FROM outbox.discarded d
+        WHERE d.discarded_at < clock_timestamp() - retention
+          AND NOT EXISTS (SELECT FROM outbox.events e WHERE e.seq = d.seq)
+        ORDER BY d.discarded_at LIMIT 2000 FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM outbox.discarded d USING old WHERE d.subscription = old.subscription AND d.seq = old.seq;
+    GET DIAGNOSTICS discarded = ROW_COUNT;
+    WITH old AS MATERIALIZED (
+        SELECT r.id FROM outbox.replays r
+        WHERE r.finished_at < clock_timestamp() - retention
+        ORDER BY r.finished_at LIMIT 2000 FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM outbox.replays r USING old WHERE r.id = old.id;
+    GET DIAGNOSTICS replays = ROW_COUNT;
+    RETURN discarded + replays;
+END
+$$;
+COMMENT ON FUNCTION outbox.delete_records(interval) IS 'Deletes some records of discarded events that have left the log, and of replays, older than this; returns their number';
+REVOKE EXECUTE ON FUNCTION outbox.delete_records(interval) FROM PUBLIC;
+
 CREATE VIEW outbox.partitions AS
     SELECT l.leaf, l.from_seq, l.to_seq,
            greatest(c.reltuples::bigint, pg_stat_get_live_tuples(c.oid), 0) AS rows,

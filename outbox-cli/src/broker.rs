@@ -13,11 +13,16 @@ use crate::times::parse_duration;
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Streams {
     /// What stream names begin with.
-    #[arg(long, env = "OUTBOX_STREAM_PREFIX", default_value = "", value_name = "TEXT")]
-    pub(crate) stream_prefix: String,
+    #[arg(
+        long = "stream-prefix",
+        env = "OUTBOX_STREAM_PREFIX",
+        default_value = "",
+        value_name = "TEXT"
+    )]
+    pub(crate) prefix: String,
     /// One stream per `topic`, `single:NAME` for all, or `shards:N` per topic.
-    #[arg(long, env = "OUTBOX_STREAMS", default_value = "topic", value_parser = parse_naming, value_name = "HOW")]
-    pub(crate) streams: StreamNaming,
+    #[arg(long = "streams", env = "OUTBOX_STREAMS", default_value = "topic", value_parser = parse_naming, value_name = "HOW")]
+    pub(crate) naming: StreamNaming,
     /// A file of PEM certificates of authorities to trust; else the system's. For rediss:// URLs.
     #[arg(long, env = "OUTBOX_REDIS_CA", value_name = "FILE")]
     pub(crate) redis_ca: Option<PathBuf>,
@@ -73,8 +78,8 @@ impl Streams {
     /// A publisher to the server at the URL.
     pub(crate) fn publisher(&self, url: &str, how: &Publishing) -> Result<RedisPublisher, Failure> {
         let mut publisher = RedisPublisher::new(self.client(url)?)
-            .stream_prefix(self.stream_prefix.clone())
-            .streams(self.streams.clone())
+            .stream_prefix(self.prefix.clone())
+            .streams(self.naming.clone())
             .response_timeout(how.response_timeout)
             .connect_timeout(how.connect_timeout);
         if let Some(length) = how.trim_length {

@@ -5,6 +5,8 @@ use outbox_diesel::admin::Filter;
 
 use crate::times::parse_time;
 
+type Setter = fn(Filter, String) -> Filter;
+
 /// Which dead letters are meant. Without any of these: all of them.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Which {
@@ -35,7 +37,7 @@ impl Which {
     /// The library's filter; of all subscriptions without one.
     pub(crate) fn filter(&self, subscription: Option<&str>) -> Filter {
         let mut filter = Filter::default();
-        let texts: [(&Option<String>, fn(Filter, String) -> Filter); 5] = [
+        let texts: [(&Option<String>, Setter); 5] = [
             (&self.topic, Filter::topic),
             (&self.aggregate_type, Filter::aggregate_type),
             (&self.aggregate_id, Filter::aggregate_id),

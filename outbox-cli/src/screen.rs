@@ -27,6 +27,7 @@ pub(crate) struct Screen {
     is_terminal: bool,
 }
 
+#[allow(clippy::unused_self, reason = "what is printed goes through the screen, whatever its form")]
 impl Screen {
     pub(crate) fn new(json: bool) -> Self {
         Self { json, is_terminal: io::stdout().is_terminal() }
@@ -76,7 +77,6 @@ impl Screen {
     }
 
     /// A sign of life while something takes long, on a terminal only.
-    #[allow(clippy::unused_self, reason = "progress is output as well")]
     pub(crate) fn spinner(&self, what: &'static str) -> ProgressBar {
         let bar = ProgressBar::new_spinner().with_message(what);
         bar.enable_steady_tick(Duration::from_millis(100));
@@ -84,7 +84,6 @@ impl Screen {
     }
 
     /// How far something is, on a terminal only.
-    #[allow(clippy::unused_self, reason = "progress is output as well")]
     pub(crate) fn bar(&self, length: u64) -> ProgressBar {
         let style = ProgressStyle::with_template("{bar:40} {percent}% {msg} {elapsed}")
             .expect("the template is a constant");

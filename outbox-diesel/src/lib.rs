@@ -49,7 +49,9 @@
 //! 8. **Settle**: what was delivered moves the cursors. **Park**: what was rejected is put aside,
 //!    and so is what must wait behind it. **Retry**: it is tried again, until it is dead.
 //! 9. **Relay**: [`Relay`] does 4 to 8 in a task of the application.
-//! 10. **Admin**: what is left for people to do, one call each, is in [`admin`]. [`doctor`] says why
+//! 10. **Inbox** and **consumer**, at the other end: [`inbox`] makes a repeat have no effect, and
+//!     `consumer` reads Redis Streams with it.
+//! 11. **Admin**: what is left for people to do, one call each, is in [`admin`]. [`doctor`] says why
 //!     nothing is delivered, [`tail`] follows events as they commit.
 //!
 //! # Features
@@ -61,13 +63,15 @@
 //! | `async` | [`AsyncEmit`], without libpq | yes |
 //! | `relay` | [`Relay`], [`publish`], [`subscription`], [`admin`] | |
 //! | `redis` | `publish::redis` | |
-//! | `testing` | `testing`; with `relay`, a broker in memory | |
+//! | `consumer` | `consumer`: typed handlers of events in Redis Streams | |
+//! | `testing` | `testing`; with `relay`, a broker in memory and a relay that runs step by step | |
 //!
 // What is not compiled in is linked to where it is documented.
 #![cfg_attr(
     not(feature = "emit"),
     doc = "
 [`Emit`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/trait.Emit.html
+[`inbox`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/inbox/
 [`migrate`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/migrate/
 [`schema`]: https://docs.rs/outbox-diesel/latest/outbox_diesel/schema/
 "
@@ -183,7 +187,7 @@ pub mod testing;
 pub mod __private;
 
 // Its examples are compiled as this crate's.
-#[cfg(all(doctest, feature = "redis"))]
+#[cfg(all(doctest, feature = "redis", feature = "consumer"))]
 #[doc = include_str!("../README.md")]
 struct ReadmeDoctests;
 

@@ -222,6 +222,12 @@ impl<'a> Message<'a> {
         self.entry.seq
     }
 
+    /// Bytes of its texts.
+    #[cfg(feature = "redis")]
+    pub(crate) fn bytes(&self) -> usize {
+        self.entry.ends[6] as usize
+    }
+
     /// Whether the other event is one of the same aggregate, whose order counts.
     #[must_use]
     pub fn same_aggregate(&self, other: &Message<'_>) -> bool {

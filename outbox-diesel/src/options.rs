@@ -153,7 +153,7 @@ impl RelayOptions {
     }
 
     /// How long events are kept at least, for replay and for subscriptions to come; dedup keys are
-    /// unique for as long. Events go by whole partitions, of about a day each, and only when every
+    /// unique for as long, and records of discarded events and replays stay at least as long. Events go by whole partitions, of about a day each, and only when every
     /// subscription has passed them. Default: 7 days.
     #[must_use]
     pub fn retention(mut self, retention: Duration) -> Self {

@@ -22,16 +22,20 @@ mod upkeep;
 mod verify;
 mod worker;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 use uuid::Uuid;
 
-pub use self::health::Health;
-use self::health::HealthCell;
+use self::attempt::text_of;
+use self::backoff::Backoff;
+use self::health::{Ending, HealthCell};
+pub use self::health::{Health, Stopped};
 pub use self::startup::Refusal;
 use self::worker::Worker;
 pub(crate) use self::worker::chain;
@@ -86,7 +90,8 @@ impl<P> Relay<P> {
 }
 
 impl<P: Publisher> Relay<P> {
-    /// Runs the relay as a task of the current tokio runtime.
+    /// Runs the relay as a task of the current tokio runtime. A panic in it ends neither: it starts
+    /// over after a pause, and [`RelayHandle::health`] says so.
     ///
     /// # Errors
     /// Settings that cannot work together. A database that is away or not fit is no error: the
@@ -119,6 +124,7 @@ impl<P: Publisher> Relay<P> {
 }
 
 async fn run<P: Publisher>(relay: Relay<P>, cancelled: CancellationToken, health: HealthCell) {
+    let _ending = Ending(health.clone());
     let Relay { pool, publisher, options, subscription } = relay;
     let who = Identity { relay: Uuid::now_v7(), subscription, host: host() };
     let leases = Arc::new(Leases::default());
@@ -146,14 +152,38 @@ async fn run<P: Publisher>(relay: Relay<P>, cancelled: CancellationToken, health
         tokio::time::sleep(options.shutdown_timeout).await;
     };
     tokio::select! {
-        () = worker.run(&cancelled) => {}
+        () = supervise(&mut worker, &who, &health, &cancelled) => {}
         () = overdue => {
             let limit = options.shutdown_timeout;
             warn!(subscription = %who.subscription, ?limit, "the shutdown was abandoned; shards are taken over when their lease ends");
         }
     }
-    drop(worker);
-    health.set(Health::Stopped);
+}
+
+/// Starts the worker over when it panics: a relay does not die unseen.
+async fn supervise<P: Publisher>(
+    worker: &mut Worker<P>,
+    who: &Identity,
+    health: &HealthCell,
+    cancelled: &CancellationToken,
+) {
+    let mut backoff = Backoff::default();
+    loop {
+        let started = Instant::now();
+        // It begins by forgetting all that it knew.
+        let ran = AssertUnwindSafe(worker.run(cancelled)).catch_unwind().await;
+        let Err(panic) = ran else { return };
+        if started.elapsed() > Duration::from_secs(30) {
+            backoff.reset();
+        }
+        let (pause, cause) = (backoff.next(), text_of(&*panic));
+        error!(subscription = %who.subscription, ?pause, cause, "the relay panicked and starts over");
+        health.set(Health::Interrupted { cause: format!("the relay panicked: {cause}") });
+        tokio::select! {
+            () = cancelled.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
 }
 
 /// The heartbeat's task.
@@ -183,8 +213,13 @@ async fn beat(
     let mut pace = tokio::time::interval(options.heartbeat);
     pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while retire.run_until_cancelled(pace.tick()).await.is_some() {
-        if let Err(error) = beat_once(&pool, &options, &who, &leases, &health, &mut session).await {
-            debug!(subscription = %who.subscription, cause = chain(&error), "the heartbeat failed");
+        let beat = beat_once(&pool, &options, &who, &leases, &health, &mut session);
+        let failure = match AssertUnwindSafe(beat).catch_unwind().await {
+            Ok(beat) => beat.err().map(|error| chain(&error)),
+            Err(panic) => Some(format!("it panicked: {}", text_of(&*panic))),
+        };
+        if let Some(cause) = failure {
+            debug!(subscription = %who.subscription, cause, "the heartbeat failed");
             session = None;
             // Soon again: the lease is running.
             pace.reset_after(options.heartbeat / 4);
@@ -229,10 +264,54 @@ pub struct RelayHandle {
 }
 
 impl RelayHandle {
-    /// What the relay is doing.
+    /// What the relay is doing. Whether it gets on with it, [`last_progress`](Self::last_progress)
+    /// tells.
     #[must_use]
     pub fn health(&self) -> Health {
         self.health.get()
+    }
+
+    /// When the relay last delivered something, or found nothing to deliver. An idle relay looks many
+    /// times a second; one that is stuck, or whose broker or database is away, falls behind.
+    #[must_use]
+    pub fn last_progress(&self) -> Instant {
+        self.health.last_progress()
+    }
+
+    /// Waits until the relay leases shards, hence delivers; or stands by, where there are more relays
+    /// than shards. After a crash of its predecessor that takes until the lease ends.
+    ///
+    /// # Errors
+    /// The relay was stopped before.
+    ///
+    /// # Cancel safety
+    /// It only waits.
+    pub async fn ready(&self) -> Result<(), Stopped> {
+        self.health.ready().await
+    }
+
+    /// Waits until all that was committed before this call is delivered or parked, of the shards
+    /// that this relay leases: of all of them if it is the only relay of its subscription and
+    /// [`ready`](Self::ready). What is parked, `outbox.parked` and [`admin::list`](crate::admin::list)
+    /// tell.
+    ///
+    /// ```no_run
+    /// # async fn example(relay: outbox_diesel::RelayHandle) -> Result<(), outbox_diesel::relay::Stopped> {
+    /// relay.ready().await?;
+    /// // … emit and commit …
+    /// relay.drained().await?;
+    /// // Now the broker has it.
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The relay was stopped before.
+    ///
+    /// # Cancel safety
+    /// It only waits.
+    pub async fn drained(&self) -> Result<(), Stopped> {
+        self.health.all_delivered().await
     }
 
     /// Stops the relay: what is in flight is finished, cursors are settled, shards given back.

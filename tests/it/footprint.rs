@@ -93,6 +93,13 @@ async fn consuming_writes_next_to_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn large_events_are_carried_in_little_memory() {
+    // Several times as much as a relay may hold.
+    let footprint = drain(160, 20, 1_048_000).await;
+    assert!(footprint.peak_memory < 64 * MIB, "{footprint:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes, and only in a release build"]
 async fn footprint_of_a_million_events() {
     let footprint = drain(1_000_000, 5_000, 200).await;

@@ -9,7 +9,7 @@ use outbox_tests::{RelayProcess, TestDatabase, TestRedis, TestStream, Transfer, 
 use xtask::redis::{Options, Persistence, Redis};
 
 const RELAY: &str = env!("CARGO_BIN_EXE_relay");
-const BILLING: &str = env!("CARGO_BIN_EXE_billing");
+const CONSUMER: &str = env!("CARGO_BIN_EXE_consumer");
 const ACCOUNTS: i64 = 50;
 const WRITERS: usize = 4;
 /// For progress between two kills, on a busy machine.
@@ -66,7 +66,7 @@ async fn transfer(transfers: usize) {
         RelayProcess::start(program, name, &database.url(), &redis.url(), redis.prefix())
     };
     let mut relay = start(RELAY, "relay");
-    let mut billing = start(BILLING, "billing-1");
+    let mut billing = start(CONSUMER, "billing-1");
     // Every tenth is rolled back.
     let tries = transfers * 10 / 9;
     let writers: Vec<_> = (0..WRITERS)
@@ -94,7 +94,7 @@ async fn transfer(transfers: usize) {
             }
             1 => {
                 billing.kill();
-                billing = start(BILLING, "billing-1");
+                billing = start(CONSUMER, "billing-1");
             }
             _ => server.restart().expect("it is killed and starts again"),
         }

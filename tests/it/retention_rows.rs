@@ -8,7 +8,7 @@ use diesel::Connection as _;
 use diesel::connection::SimpleConnection as _;
 use outbox_diesel::publish::RecordingPublisher;
 use outbox_diesel::{Emit as _, EmitError, Emitted};
-use outbox_tests::{SOON, TestDatabase, TestEvent, eventually, quick};
+use outbox_tests::{SOON, TestDatabase, TestEvent, eventually, insert, quick};
 
 use crate::leaves::{emit, go_to, pass, settle, with_small_leaves};
 
@@ -179,4 +179,29 @@ fn no_tick_above_a_cursor_is_deleted() {
     let before = count(&database, &above);
     delete_all_ticks(&database, "7 days");
     assert_eq!(count(&database, &above), before);
+}
+
+#[test]
+fn records_of_discarded_events_stay_as_long_as_the_event_and_the_retention() {
+    let database = TestDatabase::new();
+    database.sql(&[insert("kept"), insert("gone"), insert("recent")].join(";"));
+    database.sql(
+        "INSERT INTO outbox.discarded (subscription, shard, tick, seq, id, topic, aggregate_type, aggregate_id,
+             event_type, event_version, payload, headers, created_at, attempts, parked_at, reason, discarded_at)
+         SELECT 'default', shard, 1, seq, id, topic, aggregate_type, aggregate_id, event_type, event_version,
+             payload, headers, created_at, 1, now(), 'useless',
+             now() - CASE aggregate_id WHEN 'recent' THEN interval '6 days' ELSE interval '8 days' END
+         FROM outbox.events;
+         DELETE FROM outbox.events WHERE aggregate_id <> 'kept';
+         INSERT INTO outbox.replays (subscription, generation, to_seq, since, until, per_second, finished_at)
+         VALUES ('default', 2, 1, '-infinity', 'infinity', 1, now() - interval '8 days'),
+                ('default', 3, 1, '-infinity', 'infinity', 1, now() - interval '6 days'),
+                ('default', 4, 1, '-infinity', 'infinity', 1, NULL)",
+    );
+    assert_eq!(call(&database, "delete_records('7 days')"), 2);
+    assert_eq!(call(&database, "delete_records('7 days')"), 0);
+    let left: String =
+        database.value("SELECT string_agg(aggregate_id, ' ' ORDER BY seq) FROM outbox.discarded");
+    assert_eq!(left, "kept recent");
+    assert_eq!(count(&database, "replays"), 2);
 }

@@ -5,6 +5,8 @@
 mod database;
 mod event;
 mod eventually;
+#[cfg(doctest)]
+mod guide;
 mod hooked;
 mod redis;
 mod sent;

@@ -19,6 +19,8 @@ pub const POSTGRES_BIN: &str = "POSTGRES_BIN";
 pub const REDIS_SERVER: &str = "REDIS_SERVER";
 /// Overrules the search for PgBouncer: the program.
 pub const PGBOUNCER: &str = "PGBOUNCER";
+/// Overrules the search for mdBook: the program.
+pub const MDBOOK: &str = "MDBOOK";
 
 /// Directories that are often not in `PATH`; a `*` stands for anything within one name.
 const POSTGRES_PLACES: &[&str] = &[
@@ -108,6 +110,12 @@ pub fn find_pgbouncer() -> Option<PathBuf> {
 #[must_use]
 pub fn find_faketime() -> Option<PathBuf> {
     FAKETIME_PLACES.iter().flat_map(|place| expand(place)).find(|library| library.is_file())
+}
+
+/// `mdbook`, which builds the guide.
+#[must_use]
+pub fn find_mdbook() -> Option<PathBuf> {
+    find(MDBOOK, &["mdbook"])
 }
 
 fn find(overrule: &str, names: &[&str]) -> Option<PathBuf> {

@@ -2,7 +2,7 @@
 
 use clap_complete::Shell;
 
-/// Prints a shell's completions: outbox completions bash > /etc/bash_completion.d/outbox
+/// Prints a shell's completions, to be kept where it looks for them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Completions {
     /// Which shell.

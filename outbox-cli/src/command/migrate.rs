@@ -1,6 +1,6 @@
 //! `outbox migrate`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use outbox_diesel::migrate::{self, MIGRATIONS};
 use serde_json::json;
@@ -52,7 +52,7 @@ async fn run(global: &Global, screen: &Screen) -> Result<(), Failure> {
     Ok(screen.show(|| json!({ "ran": ran }), show)?)
 }
 
-fn copy(directory: &PathBuf, screen: &Screen) -> Result<(), Failure> {
+fn copy(directory: &Path, screen: &Screen) -> Result<(), Failure> {
     let written = migrate::copy(directory)
         .map_err(|error| Failure::new(format!("{}: {error}", directory.display())))?;
     let written: Vec<_> = written.iter().map(|path| path.display().to_string()).collect();

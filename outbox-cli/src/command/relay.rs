@@ -1,10 +1,12 @@
 //! `outbox relay`.
 
+mod retry;
+
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use outbox_diesel::{Health, RelayHandle, RelayOptions, RetryOptions};
+use outbox_diesel::{Health, Order, RelayHandle, RelayOptions, RetryOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -12,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
+use self::retry::{RetryFor, parse_order, parse_retry_for};
 use crate::Global;
 use crate::broker::{self, Publishing, Streams};
 use crate::failure::Failure;
@@ -88,6 +91,15 @@ struct Options {
     /// How often an event is tried before it is dead.
     #[arg(long, env = "OUTBOX_RETRY_ATTEMPTS", default_value_t = 10, value_name = "ATTEMPTS")]
     retry_attempts: u16,
+    /// What later events of an aggregate do while an earlier one is not delivered: `hold` (wait, behind
+    /// a dead one until somebody retries or discards it), `skip` (wait until it is dead) or
+    /// `unordered` (never wait).
+    #[arg(long, env = "OUTBOX_ORDER", default_value = "hold", value_parser = parse_order, value_name = "ORDER")]
+    order: Order,
+    /// Other retries for one event type: TYPE:attempts=3,base=1s,cap=1m,order=unordered. May be
+    /// repeated; in the variable separated by semicolons.
+    #[arg(long, env = "OUTBOX_RETRY_FOR", value_parser = parse_retry_for, value_delimiter = ';', value_name = "TYPE:SETTINGS")]
+    retry_for: Vec<RetryFor>,
     /// How long delivered events stay, at least.
     #[arg(long, env = "OUTBOX_RETENTION", default_value = "7days", value_parser = parse_duration, value_name = "DURATION")]
     retention: Duration,
@@ -101,8 +113,9 @@ impl Options {
         let retry = RetryOptions::default()
             .base(self.retry_base)
             .cap(self.retry_cap)
-            .attempts(self.retry_attempts);
-        let options = RelayOptions::default()
+            .attempts(self.retry_attempts)
+            .order(self.order);
+        let mut options = RelayOptions::default()
             .lease(self.lease)
             .heartbeat(self.heartbeat)
             .publish_timeout(self.publish_timeout)
@@ -113,8 +126,11 @@ impl Options {
             .poll_idle(self.poll_idle)
             .settle_interval(self.settle_interval)
             .shutdown_timeout(self.shutdown_timeout)
-            .retry(retry)
+            .retry(retry.clone())
             .retention(self.retention);
+        for own in &self.retry_for {
+            options = options.retry_for(own.event_type.clone(), own.over(retry.clone()));
+        }
         match self.purge_after {
             Some(age) => options.purge_after(age),
             None => options,

@@ -13,6 +13,8 @@ use crate::failure::Failure;
 use crate::screen::{DIM, Screen, WARN};
 use crate::times::parse_time;
 
+type Setter = fn(admin::Replay, String) -> admin::Replay;
+
 /// What to do with replays.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Replay {
@@ -71,7 +73,7 @@ impl Start {
         if let Some(until) = self.until {
             replay = replay.until(until);
         }
-        let texts: [(&Option<String>, fn(admin::Replay, String) -> admin::Replay); 4] = [
+        let texts: [(&Option<String>, Setter); 4] = [
             (&self.topic, admin::Replay::topic),
             (&self.aggregate_type, admin::Replay::aggregate_type),
             (&self.aggregate_id, admin::Replay::aggregate_id),

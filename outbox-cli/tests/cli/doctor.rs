@@ -126,6 +126,21 @@ async fn rights_that_a_relay_lacks_are_named_one_by_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_operator_is_told_what_is_wrong_and_not_that_he_is_no_relay() {
+    let database = TestDatabase::new();
+    database.sql(include_str!("../../../ops/roles.sql"));
+    let role = format!("{}_operator", database.name());
+    database.sql(&format!("CREATE ROLE {role} LOGIN; GRANT outbox_operator TO {role}"));
+    let mut command = command(&database.url_as(&role));
+    command.args(["doctor", "--json"]);
+    let found = run(command).value();
+    let names: Vec<_> =
+        found["findings"].as_array().unwrap().iter().map(|f| f["name"].as_str().unwrap()).collect();
+    // He does not see the transactions of others.
+    assert_eq!(names, ["no-relay", "not-examined"], "{found}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_relay_that_cannot_work_is_named_with_its_reason() {
     let database = TestDatabase::new();
     let relay = database.relay(RecordingPublisher::default()).await;

@@ -25,8 +25,8 @@ use anyhow::{Context as _, Result, anyhow};
 use clap::Parser;
 use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::AsyncDieselConnectionManager;
+use outbox_diesel::Relay;
 use outbox_diesel::publish::redis::RedisPublisher;
-use outbox_diesel::{Health, Relay};
 use tokio::task::JoinSet;
 
 use self::consumer::Consumer;
@@ -81,9 +81,7 @@ async fn demo(arguments: &Arguments) -> Result<bool> {
         .stream_prefix(scratch.stream_prefix());
     let relay = Relay::builder(pool.clone()).publisher(publisher).spawn()?;
     // Else the first events would wait for it, and that is not the latency to show.
-    while relay.health() == Health::Starting {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    relay.ready().await?;
 
     // Consumers: one that only looks, to tell what arrived and when; one of a group.
     let ledger = Ledger::default();

@@ -18,7 +18,7 @@ SELECT p.subscription, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.a
        p.parked_at, p.next_attempt_at, clock_timestamp(),
        (SELECT count(*) FROM (
             SELECT FROM outbox.parked h
-            WHERE h.subscription = p.subscription AND h.shard = p.shard
+            WHERE p.holds AND h.holds AND h.subscription = p.subscription AND h.shard = p.shard
               AND h.aggregate_type = p.aggregate_type AND h.aggregate_id = p.aggregate_id
               AND (h.tick, h.seq) > (p.tick, p.seq) LIMIT 1000) held)
 FROM outbox.subscriptions s
@@ -131,8 +131,8 @@ fn rejected(subscription: &str, heads: &[Head]) -> Option<Finding> {
         name: "event-rejected",
         severity: Severity::Warning,
         summary: format!(
-            "{} {} of subscription {subscription:?} waits: the broker rejects its event {}",
-            worst.aggregate_type, worst.aggregate_id, worst.id
+            "the broker rejects event {} of {} {}, subscription {subscription:?}",
+            worst.id, worst.aggregate_type, worst.aggregate_id
         ),
         evidence: heads.iter().map(Head::tell).collect(),
         remedy: format!(

@@ -42,13 +42,15 @@ CROSS JOIN LATERAL (
                         'purge_default_partition', 'delete_dedup_keys', 'delete_ticks', 'passed_seq')
       AND NOT has_function_privilege(r.oid, f.oid, 'EXECUTE')
 ) w
-WHERE r.rolname = ANY ($1::text[]) OR ($2::boolean AND r.rolname = current_user)
+WHERE r.rolname = ANY ($1::text[])
+   OR ($2::boolean AND r.rolname = current_user
+       AND (has_table_privilege('outbox.relays', 'INSERT') OR NOT has_table_privilege('outbox.discarded', 'INSERT')))
 ORDER BY 1, w.is_upkeep, w.what";
 
 type Row = (String, String, bool);
 
 /// Of the roles of live relays; where none is alive, of our own role too: perhaps a relay is to work
-/// as it, and cannot.
+/// as it, and cannot. Unless it is an operator's, by what it may do.
 pub(super) async fn examine(
     conn: &mut AsyncPgConnection,
     overview: Option<&Overview>,

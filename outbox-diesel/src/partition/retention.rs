@@ -81,6 +81,8 @@ pub(crate) enum Surplus {
     /// Ticks below every cursor, but for some that tell the age of events.
     Ticks,
     DedupKeys,
+    /// Records of discarded events that have left the log, and of replays.
+    Records,
     /// Delivered events of the default partition, which is never dropped.
     DefaultPartition,
     /// Delivered events of any partition.
@@ -89,6 +91,7 @@ pub(crate) enum Surplus {
 
 const DELETE_TICKS: &str = "SELECT outbox.delete_ticks($1)";
 const DELETE_DEDUP_KEYS: &str = "SELECT outbox.delete_dedup_keys($1)";
+const DELETE_RECORDS: &str = "SELECT outbox.delete_records($1)";
 const PURGE_DEFAULT_PARTITION: &str = "SELECT outbox.purge_default_partition($1)";
 const PURGE_EVENTS: &str = "SELECT outbox.purge_events($1)";
 
@@ -101,6 +104,7 @@ pub(crate) async fn delete(
     let text = match surplus {
         Surplus::Ticks => DELETE_TICKS,
         Surplus::DedupKeys => DELETE_DEDUP_KEYS,
+        Surplus::Records => DELETE_RECORDS,
         Surplus::DefaultPartition => PURGE_DEFAULT_PARTITION,
         Surplus::Events => PURGE_EVENTS,
     };

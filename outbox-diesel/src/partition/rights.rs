@@ -11,7 +11,8 @@ SELECT f.proname::text, format('GRANT EXECUTE ON FUNCTION %s TO %I', f.oid::regp
 FROM pg_proc f
 WHERE f.pronamespace = 'outbox'::regnamespace
   AND f.proname IN ('keep_partitions_ahead', 'retire_partition', 'drop_retired_partition', 'purge_events',
-                    'purge_default_partition', 'delete_dedup_keys', 'delete_ticks', 'passed_seq')
+                    'purge_default_partition', 'delete_dedup_keys', 'delete_records', 'delete_ticks',
+                    'passed_seq')
   AND NOT has_function_privilege(f.oid, 'EXECUTE')
 ORDER BY f.proname";
 

@@ -147,6 +147,7 @@ async fn begin<P: Publisher>(
     worker.outage = Outage::default();
     worker.search = Search::default();
     worker.retry_search = Search::default();
+    worker.evidence.forget();
     worker.health.set(Health::Running);
     worker.who.relay = Uuid::now_v7();
     let who = worker.who.clone();

@@ -1,6 +1,10 @@
 //! What a relay says of itself.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
 
 use crate::lease::SelfReport;
 
@@ -8,16 +12,18 @@ use crate::lease::SelfReport;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
-    /// It has not yet looked at the database.
+    /// It has no shards yet: it has not yet looked at the database, or others still lease them.
     Starting,
-    /// It delivers, or waits for events.
+    /// It leases shards, and delivers or waits for events. Or it stands by, since there are more
+    /// relays than shards.
     Running,
     /// The publisher reports that the broker is away: nothing is lost, and it tries again.
     BrokerUnavailable {
         /// What the publisher says.
         reason: String,
     },
-    /// The database is away, or is not one that this relay may work on. It tries again.
+    /// The database is away, or is not one that this relay may work on, or the relay panicked. It
+    /// tries again.
     Interrupted {
         /// The error and its causes.
         cause: String,
@@ -42,20 +48,98 @@ impl Health {
     }
 }
 
-/// Shared between the relay and its handles.
+/// The relay has ended, and is not going to do what was waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the relay has stopped")]
+#[non_exhaustive]
+pub struct Stopped;
+
+/// Shared between the relay and its handle.
 #[derive(Debug, Clone)]
-pub(super) struct HealthCell(Arc<Mutex<Health>>);
+pub(super) struct HealthCell(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    health: watch::Sender<Health>,
+    started: Instant,
+    /// Milliseconds from `started`.
+    progress: AtomicU64,
+    /// How often somebody asked to be told when all is delivered.
+    asked: AtomicU64,
+    /// Up to which of these questions the answer is yes.
+    drained: watch::Sender<u64>,
+}
 
 impl HealthCell {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Mutex::new(Health::Starting)))
+        Self(Arc::new(Shared {
+            health: watch::Sender::new(Health::Starting),
+            started: Instant::now(),
+            progress: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+            drained: watch::Sender::new(0),
+        }))
     }
 
     pub(super) fn get(&self) -> Health {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.health.borrow().clone()
     }
 
     pub(super) fn set(&self, health: Health) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = health;
+        self.0.health.send_replace(health);
+    }
+
+    /// The relay delivered something, or found nothing to deliver.
+    pub(super) fn progressed(&self) {
+        let millis = u64::try_from(self.0.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.0.progress.store(millis, Ordering::Relaxed);
+    }
+
+    pub(super) fn last_progress(&self) -> Instant {
+        self.0.started + Duration::from_millis(self.0.progress.load(Ordering::Relaxed))
+    }
+
+    /// The questions asked so far: to be read before the look that answers them.
+    pub(super) fn asked(&self) -> u64 {
+        self.0.asked.load(Ordering::SeqCst)
+    }
+
+    /// All is delivered that was committed before these questions.
+    pub(super) fn drained(&self, asked: u64) {
+        self.0.drained.send_if_modified(|drained| {
+            let is_news = asked > *drained;
+            *drained = asked.max(*drained);
+            is_news
+        });
+    }
+
+    pub(super) async fn ready(&self) -> Result<(), Stopped> {
+        let is_decided = |health: &Health| {
+            matches!(health, Health::Running | Health::BrokerUnavailable { .. } | Health::Stopped)
+        };
+        let mut health = self.0.health.subscribe();
+        let health = health.wait_for(is_decided).await.map_err(|_| Stopped)?;
+        if *health == Health::Stopped { Err(Stopped) } else { Ok(()) }
+    }
+
+    pub(super) async fn all_delivered(&self) -> Result<(), Stopped> {
+        let question = self.0.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        let (mut drained, mut health) = (self.0.drained.subscribe(), self.0.health.subscribe());
+        tokio::select! {
+            biased;
+            done = drained.wait_for(|drained| *drained >= question) => {
+                done.map(drop).map_err(|_| Stopped)
+            }
+            _ = health.wait_for(|health| *health == Health::Stopped) => Err(Stopped),
+        }
+    }
+}
+
+/// Says that the relay has ended, however it did.
+pub(super) struct Ending(pub(super) HealthCell);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.set(Health::Stopped);
     }
 }

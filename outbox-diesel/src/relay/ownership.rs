@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use tracing::{info, warn};
 
+use super::health::Health;
 use super::shard::Shard;
 use super::worker::{Interrupted, Worker};
 use crate::lease::{self, Raise};
@@ -43,6 +44,10 @@ impl<P: Publisher> Worker<P> {
                 self.adopt_own(session).await?;
                 changed = true;
             }
+        }
+        if !self.is_ready && (share == 0 || !self.shards.is_empty()) {
+            self.is_ready = true;
+            self.health.set(Health::Running);
         }
         Ok(changed)
     }
@@ -111,6 +116,7 @@ impl<P: Publisher> Worker<P> {
     pub(super) fn lose(&mut self, shard: u8) {
         self.shards.remove(&shard);
         self.leases.forget(shard);
+        self.is_ready &= !self.shards.is_empty();
     }
 
     /// Raises the epochs of all our shards: calls under the old ones may still be on their way.

@@ -110,6 +110,7 @@ impl<P: Publisher> Worker<P> {
         let owned = self.shards.len();
         let (delivered, mut next) = self.deliver(session, &reading).await?;
         if delivered {
+            self.health.progressed();
             for (shard, _, after) in &reading.moves {
                 if let Some(state) = self.shards.get_mut(shard) {
                     state.done = *after;

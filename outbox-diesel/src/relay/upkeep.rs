@@ -76,6 +76,10 @@ impl<P: Publisher> Worker<P> {
                 let surplus = (Surplus::DedupKeys, retention);
                 is_done &= delete(session, troubles, surplus, until).await?;
             }
+            if missing.allow("delete_records") {
+                let surplus = (Surplus::Records, retention);
+                is_done &= delete(session, troubles, surplus, until).await?;
+            }
             if let Some(age) = self.options.purge_after
                 && missing.allow("purge_events")
             {
@@ -137,6 +141,7 @@ async fn delete(
     let duty = match surplus {
         Surplus::Ticks => "deleting old ticks",
         Surplus::DedupKeys => "deleting old dedup keys",
+        Surplus::Records => "deleting old records",
         Surplus::DefaultPartition => "deleting old events of the default partition",
         Surplus::Events => "purging old events",
     };

@@ -63,6 +63,8 @@ pub(super) struct Worker<P> {
     pub(super) upkeep: Upkeep,
     pub(super) diffs: Diffs,
     heartbeat: Heartbeat,
+    /// It has its shards, or none are left for it.
+    pub(super) is_ready: bool,
     pub(super) search: Search,
     pub(super) retry_search: Search,
     pub(super) evidence: Evidence,
@@ -146,6 +148,7 @@ impl<P: Publisher> Worker<P> {
             upkeep: Upkeep::default(),
             diffs: Diffs::default(),
             heartbeat,
+            is_ready: false,
             search: Search::default(),
             retry_search: Search::default(),
             evidence: Evidence::default(),
@@ -197,7 +200,7 @@ impl<P: Publisher> Worker<P> {
         self.adopt_own(session).await?;
         self.raise_epochs(session).await?;
         self.reader.rewind(&self.shards);
-        self.health.set(Health::Running);
+        self.is_ready = false;
 
         let mut next = None;
         while !cancelled.is_cancelled() {
@@ -212,10 +215,18 @@ impl<P: Publisher> Worker<P> {
                 pause_for(pause.min(Duration::from_millis(100)), cancelled).await;
                 continue;
             }
-            let step = match next.take() {
-                Some(step) => step,
-                None => self.reader.next(session, &self.shards, self.limits()).await?,
+            let asked = self.health.asked();
+            let (step, looked) = match next.take() {
+                Some(step) => (step, false),
+                None => (self.reader.next(session, &self.shards, self.limits()).await?, true),
             };
+            if looked
+                && self.is_ready
+                && matches!(step, Step::CaughtUp { waiting: false } | Step::Idle)
+            {
+                self.health.progressed();
+                self.health.drained(asked);
+            }
             match step {
                 Step::Deliver(reading) => next = self.advance(session, reading).await?,
                 Step::Aim { shards, target } => self.aim(session, &shards, target).await?,

@@ -27,10 +27,10 @@ pub(super) async fn examine(
         Err(error) => return Ok(vec![unreachable(url, &error)]),
     };
     let names: BTreeSet<String> =
-        topics.iter().flat_map(|topic| streams.streams.names(topic)).collect();
+        topics.iter().flat_map(|topic| streams.naming.names(topic)).collect();
     let mut findings = Vec::new();
     for name in names {
-        let stream = format!("{}{name}", streams.stream_prefix);
+        let stream = format!("{}{name}", streams.prefix);
         match look(&mut conn, &stream).await {
             Ok(seen) => findings.extend(judge(&stream, &seen, limit)),
             Err(error) => findings.push(not_examined(&stream, &error)),

@@ -12,6 +12,11 @@ use crate::publish::{Batch, Stamp};
 /// Streams to remember. A program with a topic per customer must not grow for ever.
 const MANY_STREAMS: usize = 4_096;
 
+/// How many bytes of events travel at once, unless one event alone is larger. On their way they are
+/// copied several times (packed, as an argument, into the client's buffer, into the socket's), and
+/// the server does nothing else while it adds them.
+const FLIGHT_BYTES: usize = 1024 * 1024;
+
 /// Below every epoch.
 const NEVER: i64 = -1;
 
@@ -32,8 +37,28 @@ pub(super) struct Call {
     pub(super) stream: usize,
     /// One bit per shard.
     pub(super) shards: u16,
+    bytes: usize,
     /// Places in the batch, ascending.
     pub(super) events: Vec<u32>,
+}
+
+impl Call {
+    fn new(flight: u32, stream: usize) -> Self {
+        Self { flight, stream, shards: 0, bytes: 0, events: Vec::new() }
+    }
+}
+
+/// The next calls to send together: of one flight, and not too many bytes.
+pub(super) fn together<'a>(calls: &mut &'a [Call]) -> &'a [Call] {
+    let mut bytes = 0;
+    let fits = |call: &&Call| {
+        bytes += call.bytes;
+        call.flight == calls[0].flight && bytes <= FLIGHT_BYTES
+    };
+    let count = calls.iter().take_while(fits).count().max(1);
+    let (next, rest) = calls.split_at(count);
+    *calls = rest;
+    next
 }
 
 /// Who may rely on the contacts that were made.
@@ -131,7 +156,10 @@ impl Plan {
         let mut calls: Vec<Call> = Vec::new();
         for ((nth, message), place) in (0_u32..).zip(batch.messages()).zip(&self.places) {
             let stream = &mut self.streams[*place];
-            let flown = stream.call.map_or(0, |call| calls[call].flight);
+            let flown = stream.call.map_or(0, |call| {
+                let is_full = calls[call].bytes + message.bytes() > FLIGHT_BYTES;
+                calls[call].flight + u32::from(is_full)
+            });
             // A stream's positions ascend, so an event is never in an earlier flight than the one
             // before it. Nor is it in the flight of its aggregate's last one in another stream:
             // that one may yet fail.
@@ -148,14 +176,15 @@ impl Plan {
                 flown
             };
             let call = match stream.call {
-                Some(call) if flown == flight => call,
+                Some(call) if calls[call].flight == flight => call,
                 _ => {
-                    calls.push(Call { flight, stream: *place, shards: 0, events: Vec::new() });
+                    calls.push(Call::new(flight, *place));
                     calls.len() - 1
                 }
             };
             stream.call = Some(call);
             calls[call].shards |= 1 << message.shard();
+            calls[call].bytes += message.bytes();
             calls[call].events.push(nth);
         }
         for call in &calls {
@@ -192,5 +221,68 @@ impl Plan {
         });
         self.by_name.insert(self.name.clone(), self.streams.len() - 1);
         self.streams.len() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Chunk, Fields};
+    use crate::publish::Repeat;
+
+    /// Places of the events that travel together, for events of these topics and many bytes.
+    fn flights(topics: &[&str], bytes: usize) -> Vec<Vec<u32>> {
+        let payload = "x".repeat(bytes);
+        let mut chunk = Chunk::default();
+        for (seq, topic) in (1..).zip(topics) {
+            chunk.push(Fields {
+                tick: 1,
+                seq,
+                shard: 0,
+                id: Uuid::nil(),
+                topic,
+                aggregate_type: "",
+                aggregate_id: topic,
+                event_type: "",
+                event_version: 1,
+                dedup_key: None,
+                payload: &payload,
+                headers: "",
+                created_at: chrono::DateTime::UNIX_EPOCH,
+            });
+        }
+        let stamp = Stamp {
+            source: Uuid::nil(),
+            subscription: String::new(),
+            generation: 1,
+            epochs: [0; SHARDS],
+            repeat: Repeat::Position { mark: 1 },
+        };
+        let messages: Vec<Message<'_>> = chunk.messages().collect();
+        let batch = Batch::new(&stamp, &messages);
+        let mut plan = Plan::default();
+        plan.missing_contacts("", &StreamNaming::PerTopic, &batch);
+        let calls = plan.calls(&batch);
+        let mut rest = calls.as_slice();
+        let mut flights = Vec::new();
+        while !rest.is_empty() {
+            let flight = together(&mut rest);
+            flights.push(flight.iter().flat_map(|call| call.events.clone()).collect());
+        }
+        flights
+    }
+
+    #[test]
+    fn small_events_travel_together_whatever_their_streams() {
+        assert_eq!(flights(&["a", "b", "a", "b"], 100), [[0, 2, 1, 3]]);
+    }
+
+    #[test]
+    fn what_travels_together_is_bounded_by_bytes() {
+        let third = FLIGHT_BYTES / 3;
+        assert_eq!(flights(&["a"; 7], third), [vec![0, 1], vec![2, 3], vec![4, 5], vec![6]]);
+        assert_eq!(flights(&["a", "b", "c", "a"], third), [vec![0, 3], vec![1, 2]]);
+        // One that is larger than that goes alone.
+        assert_eq!(flights(&["a", "b", "a"], 2 * FLIGHT_BYTES), [[0], [1], [2]]);
     }
 }

@@ -3,7 +3,7 @@
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, Value};
 
-use super::plan::{Call, Plan};
+use super::plan::{Call, Plan, together};
 use super::reply::{self, Answer, Failure};
 use super::script::{self, call_each};
 use super::stream::retry_prefix;
@@ -73,7 +73,9 @@ pub(super) async fn publish(
         Repeat::Position { .. } => &script::PUBLISH,
         Repeat::EventId => &script::RETRY,
     };
-    for flight in calls.chunk_by(|one, next| one.flight == next.flight) {
+    let mut calls = calls.as_slice();
+    while !calls.is_empty() {
+        let flight = together(&mut calls);
         let replies = call_each(connection, script, flight, |arguments, call| {
             pack_call(packed, batch, &prefix, trim, call);
             let stream = plan.stream(call.stream);

@@ -6,6 +6,7 @@ mod down;
 mod features;
 mod length;
 mod licences;
+mod links;
 mod package;
 mod schema;
 mod statements;
@@ -42,6 +43,7 @@ type Stage = (&'static str, fn(&Context) -> Verdict);
 const STAGES: &[Stage] = &[
     ("fmt", cargo::fmt),
     ("length", length::check),
+    ("links", links::check),
     ("clippy", cargo::clippy),
     ("rustdoc", cargo::rustdoc),
     ("schema", schema::check),
@@ -100,7 +102,8 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     Ok(ExitCode::FAILURE)
 }
 
-fn workspace() -> PathBuf {
+/// The directory of the workspace.
+pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("this crate lies in the workspace's directory")

@@ -1,8 +1,11 @@
-//! `cargo xtask`: the demo, the tests, chaos and the checks, with everything they need.
+//! `cargo xtask`: the demo, the tests, chaos, the bench, the guide and the checks, with everything
+//! they need.
 
+mod bench;
 mod chaos;
 mod check;
 mod demo;
+mod docs;
 mod interrupt;
 mod servers;
 mod stage;
@@ -15,16 +18,23 @@ use clap::Parser;
 
 /// What can be run.
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask", about = "Runs the demo, the tests and the checks")]
+#[command(
+    name = "cargo xtask",
+    about = "Runs the demo, the tests and the checks, and builds the guide"
+)]
 enum Task {
     /// Runs every test. Takes `DATABASE_URL` and `REDIS_URL` if set, else private servers.
     Test(test::Arguments),
     /// Runs the demo: orders go from a business transaction to Redis Streams.
     Demo(demo::Arguments),
+    /// Measures speed, latency and cost against private servers, in release.
+    Bench(bench::Arguments),
     /// Lets everything go wrong at once, and counts what became of the events. Takes servers of its
     /// own, and ends with a line of JSON.
     Chaos(chaos::Arguments),
-    /// Checks format, lints, docs, schema, SQL, packages, features and licences.
+    /// Builds the guide.
+    Docs(docs::Arguments),
+    /// Checks format, lints, docs, links, schema, SQL, packages, features and licences.
     Check(check::Arguments),
 }
 
@@ -34,7 +44,9 @@ fn main() -> ExitCode {
     let outcome = match task {
         Task::Test(arguments) => test::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
+        Task::Bench(arguments) => bench::run(&arguments),
         Task::Chaos(arguments) => chaos::run(&arguments),
+        Task::Docs(arguments) => docs::run(&arguments),
         Task::Check(arguments) => check::run(&arguments),
     };
     let code = outcome.unwrap_or_else(|error| {

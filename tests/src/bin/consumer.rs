@@ -1,4 +1,4 @@
-//! A consumer on its own: `billing <database url> <redis url> <stream prefix>`. Books transfers, each
+//! A consumer on its own: `consumer <database url> <redis url> <stream prefix>`. Books transfers, each
 //! with its inbox. Ends in order when its standard input does. `HOSTNAME` is its name in the group.
 
 use std::io::Read as _;
@@ -21,7 +21,7 @@ async fn main() {
         .init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [database, redis, prefix] = arguments.as_slice() else {
-        panic!("billing <database url> <redis url> <stream prefix>");
+        panic!("consumer <database url> <redis url> <stream prefix>");
     };
     let name = std::env::var("HOSTNAME").expect("a name");
     let cancelled = CancellationToken::new();
