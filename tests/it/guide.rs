@@ -1,4 +1,4 @@
-//! The guide's chapter on migrating: its SQL is run as it stands, under load.
+//! The guide's SQL is run as it stands; that of the chapter on migrating under load.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -242,4 +242,24 @@ async fn the_way_back_to_a_hand_written_outbox_loses_and_repeats_nothing() {
     judge(&database, &arrivals).await;
     poller.stop();
     relay.shutdown().await;
+}
+
+#[test]
+fn the_sql_of_the_other_chapters_is_run() {
+    let database = TestDatabase::new();
+    let mut blocks = 0;
+    let pages = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src");
+    for page in fs::read_dir(pages).expect("the guide is there") {
+        let page = page.expect("it can be listed").path();
+        let is_page = page.extension().is_some_and(|extension| extension == "md");
+        if !is_page || page.ends_with("migrating.md") {
+            continue;
+        }
+        let text = fs::read_to_string(&page).expect("it can be read");
+        for block in text.split("\n```sql\n").skip(1) {
+            database.sql(block.split("\n```").next().expect("a fence closes"));
+            blocks += 1;
+        }
+    }
+    assert!(blocks > 0, "no block was found");
 }
