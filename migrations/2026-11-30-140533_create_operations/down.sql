@@ -4,11 +4,11 @@ CREATE OR REPLACE VIEW outbox.event_status AS
            e.event_type, e.event_version, e.payload, e.headers, e.created_at,
            CASE
                WHEN p.dead THEN 'dead'
-               WHEN p.seq IS NOT NULL AND EXISTS (
+               WHEN p.holds AND EXISTS (
                    SELECT FROM outbox.parked earlier
                    WHERE earlier.subscription = p.subscription AND earlier.shard = p.shard
                      AND earlier.aggregate_type = p.aggregate_type AND earlier.aggregate_id = p.aggregate_id
-                     AND (earlier.tick, earlier.seq) < (p.tick, p.seq)) THEN 'held'
+                     AND earlier.holds AND (earlier.tick, earlier.seq) < (p.tick, p.seq)) THEN 'held'
                WHEN p.seq IS NOT NULL THEN 'retrying'
                WHEN e.seq <= m.seq_floor OR pg_visible_in_snapshot(e.xid, t.snapshot) THEN 'published'
                ELSE 'pending'

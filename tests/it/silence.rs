@@ -136,3 +136,22 @@ async fn a_redis_that_went_back_in_time_gets_all_that_comes_after_once() {
     let parked = "SELECT count(*) = 0 FROM outbox.parked";
     eventually(SOON, async || database.value::<bool>(parked).then_some(())).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_that_take_longer_than_a_lease_together_are_published_once() {
+    let database = TestDatabase::new();
+    let broker = RecordingPublisher::default();
+    broker.delay(Duration::from_millis(400));
+    let options = quick().batch_events(2);
+    let relays = [
+        database.relay_with(broker.clone(), options.clone()).await,
+        database.relay_with(broker.clone(), options).await,
+    ];
+    let events: Vec<_> = (0..20).map(|_| insert("one shard")).collect();
+    database.sql(&events.join(";"));
+    orders(&broker, 20).await;
+    for relay in relays {
+        relay.shutdown().await;
+    }
+    assert_eq!((broker.delivered().len(), broker.repeats()), (20, 0));
+}

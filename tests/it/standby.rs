@@ -149,6 +149,28 @@ async fn after_a_disk_was_restored_events_are_repeated_and_none_is_dropped() {
     relay.shutdown().await;
 }
 
+#[tokio::test]
+async fn a_relay_that_lives_through_a_failover_takes_no_contact_of_before_for_its_own() {
+    let log = Log::default();
+    let _guard = log.keep_warnings();
+    let mut primary = server();
+    let database = TestDatabase::on(&primary.url("postgres"));
+    let redis = TestRedis::new();
+    let standby = primary.start_standby().expect("a standby follows");
+    emit(&database, "kept");
+    let promoted = database.on_copy(&standby.url("postgres"));
+    cut_off(&database, &promoted).await;
+
+    let (network, url) = Proxy::before(&database.url()).await;
+    let relay = start_relay(&url, &redis).await;
+    live_on(&database, &redis).await;
+    primary.kill().expect("it is ours");
+    promoted.sql("SELECT pg_promote()");
+    network.lead_to(standby.port());
+    nothing_is_dropped(&promoted, &redis, &log).await;
+    relay.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_at_a_standby_says_so_and_delivers_once_it_was_promoted() {
     let mut primary = server();

@@ -12,7 +12,7 @@ use super::reader::Reading;
 use super::worker::{Interrupted, Worker};
 use crate::message::Message;
 use crate::park::Reason;
-use crate::publish::{Contact, Publisher};
+use crate::publish::Publisher;
 use crate::session::{Mode, Session, SessionError};
 use crate::settle::Place;
 
@@ -48,12 +48,9 @@ impl<P: Publisher> Worker<P> {
         if self.shards.get(&first.shard()).is_none_or(|shard| shard.crashes < PARK_FIRST) {
             return Ok(true);
         }
-        let Some(contacts) = self.first_contact(session, reading, &[first]).await? else {
+        let Some(arrived) = self.has_arrived(session, reading, &first).await? else {
             return Ok(false);
         };
-        let arrived = contacts.iter().any(|contact| {
-            contact.shard == first.shard() && has_passed(contact, self.stamp.generation, &first)
-        });
         if !arrived {
             warn!(
                 subscription = %self.who.subscription, event_id = %first.id(),
@@ -102,12 +99,4 @@ impl<P: Publisher> Worker<P> {
             shard.crashes = 0;
         }
     }
-}
-
-/// Whether the broker has this event, or a later one of its shard.
-fn has_passed(contact: &Contact, generation: i64, message: &Message<'_>) -> bool {
-    contact.position.is_some_and(|stored| {
-        stored.generation == generation
-            && (stored.tick, stored.seq) >= (message.tick(), message.seq())
-    })
 }

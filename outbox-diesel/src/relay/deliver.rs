@@ -67,9 +67,16 @@ impl<P: Publisher> Worker<P> {
                     self.raise_epochs(session).await?;
                     continue;
                 }
-                // Alone, and after a first contact that told whether it had arrived.
                 Attempt::Unanswered(reason) => {
+                    let first = messages[0];
+                    let Some(arrived) = self.has_arrived(session, reading, &first).await? else {
+                        return Ok((false, ahead));
+                    };
                     let message = messages.remove(0);
+                    if arrived {
+                        self.search.pass(1);
+                        continue;
+                    }
                     let answered = self.put_aside(session, message, reason.clone()).await?;
                     let held = self.hold_followers(session, reading, &mut messages).await?;
                     if !answered {
@@ -132,7 +139,6 @@ impl<P: Publisher> Worker<P> {
         let failure =
             Failure { seq: message.seq(), seen: 0, attempts: 1, pause, error, holds, alone: false };
         self.park(session, vec![(message, Reason::Unanswered(reason))]).await?;
-        self.raise_epochs(session).await?;
         self.search.pass(1);
         Ok(self.evidence.suspect(failure))
     }

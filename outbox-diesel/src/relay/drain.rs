@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Heartbeat;
-use super::doubt::Search;
+use super::doubt::{Evidence, Search};
 use super::health::{Health, HealthCell};
 use super::reader::{Reader, Step};
 use super::startup::{self, Refusal};
@@ -72,10 +72,10 @@ impl From<Interrupted> for DrainError {
     }
 }
 
-// Only a test may do this: whoever owns the shards counts as dead.
+// Only a test may do this: whoever owns the shards counts as dead, and as one who died of nothing.
 const EXPIRE: &str = "\
-UPDATE outbox.cursors SET owner = NULL, leased_until = '-infinity'
-WHERE subscription = $1 AND owner IS NOT NULL";
+UPDATE outbox.cursors SET owner = NULL, leased_until = '-infinity', crashes = 0
+WHERE subscription = $1 AND (owner IS NOT NULL OR crashes > 0)";
 
 const MAKE_DUE: &str = "\
 UPDATE outbox.parked SET next_attempt_at = '-infinity'
@@ -147,7 +147,7 @@ async fn begin<P: Publisher>(
     worker.outage = Outage::default();
     worker.search = Search::default();
     worker.retry_search = Search::default();
-    worker.evidence.forget();
+    worker.evidence = Evidence::default();
     worker.health.set(Health::Running);
     worker.who.relay = Uuid::now_v7();
     let who = worker.who.clone();

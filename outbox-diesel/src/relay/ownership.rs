@@ -94,8 +94,13 @@ impl<P: Publisher> Worker<P> {
         let numbers: Vec<i16> = claimed.iter().map(|claimed| claimed.shard).collect();
         retry::promote(session, &self.who, numbers.clone()).await?;
         let parked = park::load_parked(session, &self.who, numbers).await?;
+        let mut raises = Vec::new();
         for claimed in claimed {
             let Ok(shard) = u8::try_from(claimed.shard) else { continue };
+            let used = self.stamp.epochs[usize::from(shard)];
+            if claimed.epoch <= used {
+                raises.push(Raise { shard, epoch: claimed.epoch, above: used });
+            }
             self.stamp.epochs[usize::from(shard)] = claimed.epoch;
             self.stamp.generation = claimed.generation;
             let trial = usize::from(self.options.batch_events);
@@ -108,6 +113,9 @@ impl<P: Publisher> Worker<P> {
             };
             shard.remember(parked);
         }
+        // The database went back in time if we have been here before: the publisher remembers its
+        // contacts by epoch, and would make none under one that it knows.
+        self.raise(session, &raises).await?;
         info!(subscription = %self.who.subscription, shards = ?self.shards.keys().collect::<Vec<_>>(), "leases shards");
         Ok(())
     }

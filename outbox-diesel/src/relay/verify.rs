@@ -47,6 +47,22 @@ impl<P: Publisher> Worker<P> {
         }
     }
 
+    /// Whether the broker has the event; None if the broker is away. Under a new epoch, so that a call
+    /// of unknown outcome that is still on its way arrives no more.
+    pub(super) async fn has_arrived(
+        &mut self,
+        session: &mut Session,
+        reading: &Reading,
+        message: &Message<'_>,
+    ) -> Result<Option<bool>, SessionError> {
+        self.raise_epochs(session).await?;
+        let generation = self.stamp.generation;
+        let contacts = self.first_contact(session, reading, &[*message]).await?;
+        Ok(contacts.map(|contacts| {
+            contacts.iter().any(|contact| has_passed(contact, generation, message))
+        }))
+    }
+
     /// Looks at what the broker remembers, before anything is sent.
     pub(super) async fn verify(
         &mut self,
@@ -137,4 +153,13 @@ impl<P: Publisher> Worker<P> {
             .collect();
         self.raise(session, &raises).await
     }
+}
+
+/// Whether the broker has this event, or a later one of its shard.
+fn has_passed(contact: &Contact, generation: i64, message: &Message<'_>) -> bool {
+    contact.position.is_some_and(|stored| {
+        contact.shard == message.shard()
+            && stored.generation == generation
+            && (stored.tick, stored.seq) >= (message.tick(), message.seq())
+    })
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use outbox_diesel::publish::RecordingPublisher;
 use outbox_diesel::publish::redis::{RedisPublisher, StreamNaming};
-use outbox_diesel::{RelayOptions, RetryOptions};
+use outbox_diesel::{Order, RelayOptions, RetryOptions};
 use outbox_tests::{RelayThread, TestRedis};
 use redis::streams::StreamRangeReply;
 
-use super::step::AGGREGATES;
+use super::step::{AGGREGATES, UNORDERED, UNORDERED_TYPE};
 
 /// What arrived of each aggregate.
 pub(crate) type Arrived = [Vec<i64>; AGGREGATES];
@@ -102,7 +102,9 @@ impl Broker {
                 }
                 let mut arrived = <[Arrived; 2]>::default();
                 for (aggregate, versions) in both.iter().enumerate() {
-                    for (nth, part) in unravel(versions).into_iter().enumerate() {
+                    let parts =
+                        if aggregate == UNORDERED { deal(versions) } else { unravel(versions) };
+                    for (nth, part) in parts.into_iter().enumerate() {
                         arrived[nth][aggregate] = part;
                     }
                 }
@@ -114,14 +116,18 @@ impl Broker {
 
 /// Everything at once, so that a schedule takes little time.
 fn options() -> RelayOptions {
-    let retry = RetryOptions::default().attempts(u16::MAX);
+    let retry = RetryOptions::default()
+        .attempts(u16::MAX)
+        .base(Duration::from_millis(20))
+        .cap(Duration::from_millis(100));
     RelayOptions::default()
         .lease(Duration::from_secs(1))
         .heartbeat(Duration::from_millis(150))
         .publish_timeout(Duration::from_millis(300))
         .database_timeout(Duration::from_millis(700))
         .batch_events(5)
-        .retry(retry.base(Duration::from_millis(20)).cap(Duration::from_millis(100)))
+        .retry(retry.clone())
+        .retry_for(UNORDERED_TYPE, retry.order(Order::Unordered))
 }
 
 fn stream(redis: &TestRedis) -> String {
@@ -157,6 +163,17 @@ fn unravel(versions: &[i64]) -> [Vec<i64>; 2] {
     for version in versions {
         let is_next = |part: &Vec<i64>| part.last().map_or(1, |last| last + 1) == *version;
         let nth = usize::from(!is_next(&parts[0]) && is_next(&parts[1]));
+        parts[nth].push(*version);
+    }
+    parts
+}
+
+/// Each version first to one, then to the other. A third one goes to the first, for the model to
+/// complain of.
+fn deal(versions: &[i64]) -> [Vec<i64>; 2] {
+    let mut parts = [Vec::new(), Vec::new()];
+    for version in versions {
+        let nth = usize::from(parts[0].contains(version) && !parts[1].contains(version));
         parts[nth].push(*version);
     }
     parts

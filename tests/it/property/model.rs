@@ -1,6 +1,8 @@
 //! The model: which versions of which aggregate have committed.
 
-use super::step::{AGGREGATES, SESSIONS};
+use std::collections::HashSet;
+
+use super::step::{AGGREGATES, SESSIONS, UNORDERED};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Session {
@@ -96,11 +98,21 @@ impl Model {
         matches!(self.sessions[session], Session::Prepared { .. })
     }
 
-    /// What a consumer may have seen of an aggregate: its first versions, in order.
+    /// What a consumer may have seen of an aggregate: its first versions, in order; any of them,
+    /// once, where they are unordered.
     pub(crate) fn fault(&self, aggregate: usize, arrived: &[i64]) -> Option<String> {
-        let is_prefix = arrived.iter().copied().eq(1..=i64::try_from(arrived.len()).ok()?);
         let committed = self.committed[aggregate];
         let is_too_long = i64::try_from(arrived.len()).ok()? > committed;
+        let is_prefix = if aggregate == UNORDERED {
+            let known: HashSet<i64> = arrived
+                .iter()
+                .copied()
+                .filter(|version| (1..=committed).contains(version))
+                .collect();
+            known.len() == arrived.len()
+        } else {
+            arrived.iter().copied().eq(1..=i64::try_from(arrived.len()).ok()?)
+        };
         (!is_prefix || is_too_long).then(|| {
             format!(
                 "aggregate {aggregate}: versions up to {committed} committed, {arrived:?} arrived"

@@ -7,6 +7,9 @@ use proptest::prelude::*;
 
 pub(crate) const SESSIONS: usize = 4;
 pub(crate) const AGGREGATES: usize = 4;
+/// One whose events wait for none: they arrive once each, in any order.
+pub(crate) const UNORDERED: usize = AGGREGATES - 1;
+pub(crate) const UNORDERED_TYPE: &str = "account.viewed";
 pub(crate) const TOPICS: [&str; 2] = ["a", "b"];
 /// Two of one subscription, one of another.
 pub(crate) const RELAYS: [&str; 3] = ["default", "default", "copy"];

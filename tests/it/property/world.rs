@@ -12,7 +12,7 @@ use outbox_tests::{RelayThread, TestDatabase, TestEvent, eventually};
 
 use super::broker::Broker;
 use super::model::{Model, Session};
-use super::step::{AGGREGATES, RELAYS, SESSIONS, Step, TOPICS};
+use super::step::{AGGREGATES, RELAYS, SESSIONS, Step, TOPICS, UNORDERED, UNORDERED_TYPE};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// As if every lease had run out, and everybody had long been silent.
@@ -138,7 +138,10 @@ impl World {
             .await
             .expect("nobody else holds the lock");
         assert_eq!(drawn, version, "the model is wrong");
-        let event = TestEvent::new(id).topic(topic).payload(format!(r#"{{"v":{version}}}"#));
+        let mut event = TestEvent::new(id).topic(topic).payload(format!(r#"{{"v":{version}}}"#));
+        if aggregate == UNORDERED {
+            event = event.event_type(UNORDERED_TYPE);
+        }
         conn.emit(&event).await.expect("emits");
     }
 

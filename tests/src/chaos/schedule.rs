@@ -41,7 +41,7 @@ pub enum Trouble {
 /// One trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// The episode that it is a part of. One begins a lease after the one before has ended.
+    /// The episode that it is a part of. One begins a pause after the one before has ended.
     pub episode: usize,
     /// When it begins, from the start of the run, unless an earlier episode takes longer than
     /// planned, as the start of a server may.
@@ -69,8 +69,8 @@ enum Target {
 
 impl Schedule {
     /// Episodes of up to three troubles at once, each to another target, until the time is up. One
-    /// relay of several is spared in each. The pause after an episode is a lease and a bit: what is
-    /// promised of stalls is promised for one episode.
+    /// relay of several is spared in each. What is promised of stalls is promised for one episode, so
+    /// the pause after it is as long as everything may take to be as before.
     #[must_use]
     pub fn random(seed: u64, length: Duration, relays: usize) -> Self {
         let mut rng = Rng::with_seed(seed);
@@ -87,11 +87,18 @@ impl Schedule {
                 steps.push(step);
             }
             steps.extend(beside(&mut rng, episode, at));
-            at = end + quick_lease() + millis(&mut rng, 500..2500);
+            at = end + Self::rest() + millis(&mut rng, 500..2500);
         }
         steps.retain(|step| step.at < length);
         steps.sort_by_key(|step| (step.episode, step.at));
         Self { steps }
+    }
+}
+
+impl Schedule {
+    /// The shortest pause between two episodes.
+    pub(super) fn rest() -> Duration {
+        2 * quick_lease()
     }
 }
 

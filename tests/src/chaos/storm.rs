@@ -8,7 +8,6 @@ use tokio::task::JoinSet;
 use super::report::Report;
 use super::schedule::Schedule;
 use super::stage::Stage;
-use crate::quick_lease;
 
 /// Writers of every kind and this many relays, for so long, through the schedule of the seed, which
 /// is printed first. The program is this package's `relay`.
@@ -34,7 +33,7 @@ pub async fn storm(program: &str, length: Duration, relays: usize, seed: u64) ->
         if step.episode != episode {
             episode = step.episode;
             all_ended(&mut hurting, seed).await;
-            late = late.max((start.elapsed() + quick_lease()).saturating_sub(step.at));
+            late = late.max((start.elapsed() + Schedule::rest()).saturating_sub(step.at));
         }
         if step.at + late > length {
             break;
