@@ -74,3 +74,4 @@ mod testing_relay;
 mod tick;
 mod tick_order;
 mod transaction;
+mod wake;
