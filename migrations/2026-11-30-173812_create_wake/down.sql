@@ -1,6 +1,7 @@
 -- Relays poll then.
 DROP TRIGGER IF EXISTS wake_relays ON outbox.events;
 DROP TRIGGER IF EXISTS wake_relays ON outbox.revisions;
+DROP TRIGGER IF EXISTS wake_relays ON outbox.parked;
 DROP FUNCTION outbox.wake_up();
 DROP FUNCTION outbox.fall_asleep(interval);
 DROP FUNCTION outbox.remove_wake();

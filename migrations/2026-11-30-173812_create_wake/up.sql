@@ -68,7 +68,10 @@ BEGIN
     END IF;
     CREATE TRIGGER wake_relays AFTER INSERT ON outbox.events
         FOR EACH STATEMENT EXECUTE FUNCTION outbox.wake_relays('event');
+    -- What operators do.
     CREATE TRIGGER wake_relays AFTER INSERT OR UPDATE ON outbox.revisions
+        FOR EACH STATEMENT EXECUTE FUNCTION outbox.wake_relays('change');
+    CREATE TRIGGER wake_relays AFTER UPDATE ON outbox.parked
         FOR EACH STATEMENT EXECUTE FUNCTION outbox.wake_relays('change');
     RETURN true;
 END
@@ -80,9 +83,9 @@ CREATE FUNCTION outbox.wake_is_installed() RETURNS boolean
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT count(*) = 2 FROM pg_trigger t
+    SELECT count(*) = 3 FROM pg_trigger t
     WHERE t.tgfoid = 'outbox.wake_relays'::regproc AND t.tgenabled IN ('O', 'A')
-      AND t.tgrelid IN ('outbox.events'::regclass, 'outbox.revisions'::regclass)
+      AND t.tgrelid IN ('outbox.events'::regclass, 'outbox.revisions'::regclass, 'outbox.parked'::regclass)
 $$;
 COMMENT ON FUNCTION outbox.wake_is_installed() IS 'Whether the triggers that wake sleeping relays are there and enabled';
 
@@ -94,6 +97,7 @@ SET lock_timeout = '200ms'
 AS $$
     DROP TRIGGER IF EXISTS wake_relays ON outbox.events;
     DROP TRIGGER IF EXISTS wake_relays ON outbox.revisions;
+    DROP TRIGGER IF EXISTS wake_relays ON outbox.parked;
 $$;
 COMMENT ON FUNCTION outbox.remove_wake() IS 'Removes the triggers that wake sleeping relays. Relays that are asleep then find events by their own, rare look';
 REVOKE EXECUTE ON FUNCTION outbox.remove_wake() FROM PUBLIC;

@@ -75,3 +75,5 @@ mod tick;
 mod tick_order;
 mod transaction;
 mod wake;
+mod wake_network;
+mod wake_race;

@@ -110,12 +110,13 @@ async fn a_sleeping_relay_is_woken_by_an_emit_a_plain_insert_and_a_copy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_asleep_asks_less_than_twice_a_second() {
-    let database = quiet_database();
+    let server = server();
+    let database = TestDatabase::on(&server.url("postgres"));
     let broker = RecordingPublisher::default();
     let options = RelayOptions::default().wake(Wake::Listen);
     let relay = database.relay_with(broker.clone(), options).await;
     relay.ready().await.unwrap();
-    eventually(SOON, async || (sleepers(&database) == 1).then_some(())).await;
+    asleep(&database, 1).await;
     // Asked from another database, so that asking is not counted.
     let elsewhere = database.url().replace(database.name(), "postgres");
     let mut outside = PgConnection::establish(&elsewhere).unwrap();

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::Heartbeat;
-use super::backoff::Backoff;
+use super::backoff::{Backoff, pause_for};
 use super::doubt::{Evidence, Search};
 use super::health::{Health, HealthCell};
 use super::reader::{Reader, Step};
@@ -372,13 +372,6 @@ impl<P: Publisher> Worker<P> {
             info!(subscription = %self.who.subscription, "the broker is available again");
             self.health.set(Health::Running);
         }
-    }
-}
-
-pub(super) async fn pause_for(pause: Duration, cancelled: &CancellationToken) {
-    tokio::select! {
-        () = cancelled.cancelled() => {}
-        () = tokio::time::sleep(pause) => {}
     }
 }
 
