@@ -72,3 +72,7 @@ GRANT EXECUTE ON FUNCTION
     outbox.passed_seq(interval)
     TO outbox_relay, outbox_operator;
 GRANT SELECT ON outbox.leaves TO outbox_relay;
+
+-- Wake::Listen: without these a relay polls. The triggers are made by a function with its owner's rights.
+GRANT EXECUTE ON FUNCTION outbox.install_wake(), outbox.fall_asleep(interval), outbox.wake_up() TO outbox_relay;
+GRANT EXECUTE ON FUNCTION outbox.remove_wake() TO outbox_operator;
