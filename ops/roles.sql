@@ -72,3 +72,6 @@ GRANT EXECUTE ON FUNCTION
     outbox.passed_seq(interval)
     TO outbox_relay, outbox_operator;
 GRANT SELECT ON outbox.leaves TO outbox_relay;
+-- What the metrics tell of the default partition. How long another role's transaction has been open,
+-- they tell only to members of pg_read_all_stats.
+GRANT SELECT ON outbox.events_default TO outbox_relay;

@@ -289,6 +289,8 @@ impl<P: Publisher> Worker<P> {
         }
         if is_due(&mut self.clocks.upkeep, UPKEEP) {
             self.keep_up(session).await?;
+            #[cfg(feature = "metrics")]
+            self.sample(session).await?;
         }
         Ok(changed)
     }
