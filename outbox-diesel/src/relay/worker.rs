@@ -304,6 +304,8 @@ impl<P: Publisher> Worker<P> {
         }
         if is_due(&mut self.clocks.upkeep, if is_dozing { UPKEEP * 6 } else { UPKEEP }) {
             self.keep_up(session).await?;
+            #[cfg(feature = "metrics")]
+            self.sample(session).await?;
         }
         Ok(changed)
     }
