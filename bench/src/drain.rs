@@ -7,7 +7,7 @@ use outbox_diesel::subscription::Start;
 
 use crate::figure::{Figure, Goal, Round};
 use crate::judge::Judge;
-use crate::log::{Drained, Log, Shape, forget, judge, wait_for};
+use crate::log::{Drained, Log, Shape, forget, judge, stream_of, wait_for};
 use crate::side::{Side, TEXTBOOK_SCHEMA};
 use crate::{Bench, Outcome, peers};
 
@@ -96,11 +96,10 @@ async fn drain_textbook(log: &Log, events: u32) -> Outcome<f64> {
     let events = events.max(aggregates) / aggregates * aggregates;
     let stream = "bench-textbook";
     log.database.sql(&format!(
-        "DROP SCHEMA IF EXISTS textbook CASCADE; {};
+        "DROP SCHEMA IF EXISTS textbook CASCADE; {TEXTBOOK_SCHEMA};
          INSERT INTO textbook.outbox (aggregate_type, aggregate_id, event_type, payload)
          SELECT aggregate_type, aggregate_id, event_type, payload FROM outbox.events ORDER BY seq LIMIT {events};
-         ANALYZE textbook.outbox",
-        TEXTBOOK_SCHEMA
+         ANALYZE textbook.outbox"
     ));
     let mut side = Side::start(&["textbook", &log.database.url(), &log.redis, stream]).await?;
     let started = Instant::now();
@@ -172,7 +171,7 @@ async fn relays(bench: &mut Bench, shape: Shape) -> Outcome {
 pub(crate) async fn shared(bench: &Bench, shape: Shape, relays: usize) -> Outcome<f64> {
     let mut log = Log::new(&bench.servers, Shape { events: 0, ..shape });
     let subscription = log.subscribe(Start::Now, &[]).await?;
-    let stream = log.stream(&subscription);
+    let stream = stream_of(&subscription);
     let prefix = format!("{subscription}:");
     let mut sides = Vec::new();
     for _ in 0..relays {

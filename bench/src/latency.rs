@@ -105,7 +105,7 @@ async fn steady(bench: &Bench, relays: usize) -> Outcome<Steady> {
             // Statistics are told once a second.
             tokio::time::sleep(Duration::from_millis(1500)).await;
             conn.xadd::<_, _, _, _, String>(STREAM, "*", &[("end", "")]).await?;
-            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(watching.await??)
+            watching.await?
         })
         .await??
     };

@@ -102,7 +102,7 @@ impl Log {
     /// Drains everything into Redis, and looks at what has arrived.
     pub(crate) async fn drain(&mut self) -> Outcome<Drained> {
         let subscription = self.subscribe(Start::Earliest, &[]).await?;
-        let stream = self.stream(&subscription);
+        let stream = stream_of(&subscription);
         let mut relay = self.relay(&subscription, &format!("{subscription}:")).await?;
         let mut conn = self.connect().await?;
         let spent = Spent::from_now(relay.pid(), &self.database, redis_pid(&mut conn).await?);
@@ -136,11 +136,6 @@ impl Log {
         } else {
             Err(wrong.into())
         }
-    }
-
-    /// The stream of a subscription's events.
-    pub(crate) fn stream(&self, subscription: &str) -> String {
-        format!("{subscription}:{TOPIC}")
     }
 
     /// Waits until the subscription's cursors say that everything is done.
@@ -253,4 +248,9 @@ pub(crate) async fn judge(
 pub(crate) async fn forget(conn: &mut MultiplexedConnection, stream: &str) -> Outcome {
     let fence = format!("outbox:fence:{{{stream}}}");
     Ok(conn.unlink(&[stream, &fence]).await?)
+}
+
+/// The stream of a subscription's events.
+pub(crate) fn stream_of(subscription: &str) -> String {
+    format!("{subscription}:{TOPIC}")
 }

@@ -125,6 +125,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::float_cmp, reason = "small integers are exact")]
     fn ceilings_are_round() {
         assert_eq!(
             [1.0, 150_000.0, 210_000.0, 999.0].map(ceiling),

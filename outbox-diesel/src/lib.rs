@@ -65,6 +65,7 @@
 //! | `relay` | [`Relay`], [`publish`], [`subscription`], [`admin`] | |
 //! | `redis` | `publish::redis` | |
 //! | `consumer` | `consumer`: typed handlers of events in Redis Streams | |
+//! | `metrics` | `metrics`: counters, gauges and histograms | |
 //! | `testing` | `testing`; with `relay`, a broker in memory and a relay that runs step by step | |
 //!
 // What is not compiled in is linked to where it is documented.
@@ -109,6 +110,10 @@ extern crate self as outbox_diesel;
 mod error;
 #[cfg(feature = "relay")]
 mod options;
+#[cfg(not(feature = "metrics"))]
+mod metrics;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod event;
 pub mod describe;
 pub mod event_set;
@@ -167,6 +172,8 @@ mod retry;
 mod wake;
 #[cfg(feature = "relay")]
 mod partition;
+#[cfg(feature = "relay")]
+mod backlog;
 #[cfg(feature = "relay")]
 pub mod replay;
 #[cfg(feature = "relay")]

@@ -10,12 +10,15 @@ mod deliver;
 mod doubt;
 #[cfg(feature = "testing")]
 pub(crate) mod drain;
+mod fault;
 mod health;
 mod ownership;
 mod progress;
 mod reader;
 mod replaying;
 mod retrying;
+#[cfg(feature = "metrics")]
+mod sample;
 mod shard;
 mod sleeping;
 pub(crate) mod startup;
@@ -131,7 +134,7 @@ impl<P: Publisher> Relay<P> {
     pub fn spawn(self) -> Result<RelayHandle, InvalidOptions> {
         self.options.check()?;
         let cancelled = CancellationToken::new();
-        let health = HealthCell::new();
+        let health = HealthCell::new(&self.subscription);
         let task = tokio::spawn(run(self, cancelled.clone(), health.clone()));
         Ok(RelayHandle { cancelled, health, task: Some(task) })
     }
@@ -147,7 +150,8 @@ impl<P: Publisher> Relay<P> {
     /// when their lease ends.
     pub async fn run(self, cancelled: CancellationToken) -> Result<(), InvalidOptions> {
         self.options.check()?;
-        run(self, cancelled, HealthCell::new()).await;
+        let health = HealthCell::new(&self.subscription);
+        run(self, cancelled, health).await;
         Ok(())
     }
 }

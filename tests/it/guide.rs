@@ -205,6 +205,7 @@ async fn a_hand_written_outbox_is_left_under_load_without_a_loss_or_a_repeat() {
     let old: Vec<_> = (0..3).map(|_| old_writer(&database)).collect();
     let poller = old_poller(&database, &arrivals);
     arrived(&arrivals, 100).await;
+    assert!(database.value::<bool>(block("fits")), "all names have 1 to 255 bytes");
     let relay = relay(&database, &arrivals).await;
 
     run(&database, "switch").await;

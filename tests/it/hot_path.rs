@@ -141,9 +141,9 @@ async fn assert_scans_by_index(statistics: Statistics) {
             assert!(kind != "Seq Scan" || !of_the_log, "{statistics:?}: {table}: {}", plan.query);
             seen.insert(table);
         }
-        // A read reaches over 100,000 seqs at most. Reads by xid are bounded by seq too.
+        // A read reaches over 100,000 seqs at most.
         let leaves = plan.leaves();
-        let reads = plan.query.contains("before + size") || plan.query.contains("unlisted");
+        let reads = plan.query.contains("before + size");
         assert!(!reads || leaves.len() <= 2, "{statistics:?}: {leaves:?}: {}", plan.query);
     }
     assert!(seen.contains("ticks") && seen.contains("cursors"), "{seen:?}");
@@ -153,8 +153,10 @@ async fn assert_scans_by_index(statistics: Statistics) {
     let (rest, late) =
         (reads("NOT pg_visible_in_snapshot"), reads("CROSS JOIN LATERAL (\n            SELECT *"));
     assert!(late > 0, "nobody read a straggler");
-    // Of 1,000 events each, and a few of the diffs' ends.
-    assert!(rest <= (had + 5_000) / 1_000 + 8, "{statistics:?}: {rest} reads");
+    // Of 1,000 events each, and of each diff's end; slow machines have more ticks meanwhile.
+    let ticks = reads("INSERT INTO outbox.ticks");
+    let most = (had + 5_000) / 1_000 + 3 * ticks + 8;
+    assert!(rest <= most, "{statistics:?}: {rest} reads, {ticks} ticks");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -66,7 +66,7 @@ impl Counting {
             all.notified().await;
             let verdict = judge.lock().expect("no panic while it is held").verdict(self.events);
             println!("done {}", verdict.err().unwrap_or_default());
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         tokio::select! {
             ended = run(relay) => ended,

@@ -37,6 +37,7 @@ CREATE TABLE textbook.outbox (
 CREATE INDEX ON textbook.outbox (created_at) WHERE processed_at IS NULL";
 
 #[derive(Debug, Queryable)]
+#[expect(clippy::struct_field_names, reason = "the columns' names")]
 struct Event {
     id: Uuid,
     aggregate_type: String,

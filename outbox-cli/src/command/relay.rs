@@ -46,7 +46,8 @@ pub(crate) struct Relay {
     /// itself. One connection listens there.
     #[arg(long, env = "OUTBOX_DIRECT_URL", hide_env_values = true, value_name = "URL")]
     direct_url: Option<String>,
-    /// Answer HTTP here: /healthz (restart me if it fails) and /readyz (events are delivered).
+    /// Answer HTTP here: /healthz (restart me if it fails), /readyz (events are delivered) and /metrics
+    /// (for Prometheus).
     #[arg(long, env = "OUTBOX_LISTEN", value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     /// What to log: error, warn, info, debug, or as tracing's filters say.
@@ -169,6 +170,11 @@ impl Relay {
                 })?),
                 None => None,
             };
+        // Before anything is counted.
+        let metrics = match &listener {
+            Some(_) => Some(health::record().map_err(|error| Failure::new(error.to_string()))?),
+            None => None,
+        };
         let mut relay = outbox_diesel::Relay::builder(target.pool().await?)
             .subscription(self.subscription.clone())
             .options(self.options.relay_options())
@@ -186,11 +192,11 @@ impl Relay {
         );
         let (seen, health) = watch::channel(relay.health());
         let cancelled = CancellationToken::new();
-        let server = listener.map(|listener| {
+        let server = listener.zip(metrics).map(|(listener, metrics)| {
             if let Ok(address) = listener.local_addr() {
-                info!(%address, "answers /healthz and /readyz");
+                info!(%address, "answers /healthz, /readyz and /metrics");
             }
-            tokio::spawn(health::serve(listener, health, cancelled.clone()))
+            tokio::spawn(health::serve(listener, health, metrics, cancelled.clone()))
         });
 
         watch_health(&relay, &seen, &mut signals).await;

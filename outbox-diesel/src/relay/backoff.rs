@@ -12,7 +12,8 @@ pub(super) struct Backoff {
 
 impl Backoff {
     const BASE: Duration = Duration::from_millis(50);
-    const CAP: Duration = Duration::from_secs(5);
+    /// The longest pause.
+    pub(super) const CAP: Duration = Duration::from_secs(5);
 
     /// The next pause: between half and all of the doubled one.
     pub(super) fn next(&mut self) -> Duration {

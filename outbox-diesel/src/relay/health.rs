@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
 use crate::lease::SelfReport;
+use crate::metrics::{Condition, Meter};
 
 /// The state of a relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +47,16 @@ impl Health {
         };
         SelfReport { state, reason: reason.cloned() }
     }
+
+    /// As the metrics tell it.
+    fn condition(&self) -> Condition {
+        match self {
+            Self::Starting => Condition::Starting,
+            Self::Running => Condition::Delivering,
+            Self::BrokerUnavailable { .. } => Condition::BrokerAway,
+            Self::Interrupted { .. } | Self::Stopping | Self::Stopped => Condition::Blind,
+        }
+    }
 }
 
 /// The relay has ended, and is not going to do what was waited for.
@@ -60,6 +71,7 @@ pub(super) struct HealthCell(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
+    meter: Meter,
     health: watch::Sender<Health>,
     started: Instant,
     /// Milliseconds from `started`.
@@ -73,8 +85,9 @@ struct Shared {
 }
 
 impl HealthCell {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(subscription: &str) -> Self {
         Self(Arc::new(Shared {
+            meter: Meter::of(subscription),
             health: watch::Sender::new(Health::Starting),
             started: Instant::now(),
             progress: AtomicU64::new(0),
@@ -88,7 +101,12 @@ impl HealthCell {
         self.0.health.borrow().clone()
     }
 
+    pub(super) fn meter(&self) -> &Meter {
+        &self.0.meter
+    }
+
     pub(super) fn set(&self, health: Health) {
+        self.0.meter.tell(health.condition());
         self.0.health.send_replace(health);
     }
 
@@ -96,6 +114,7 @@ impl HealthCell {
     pub(super) fn progressed(&self) {
         let millis = u64::try_from(self.0.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.0.progress.store(millis, Ordering::Relaxed);
+        self.0.meter.progressed();
     }
 
     pub(super) fn last_progress(&self) -> Instant {

@@ -167,7 +167,8 @@ impl<P: Publisher> Worker<P> {
         while !cancelled.is_cancelled() {
             let started = Instant::now();
             let Err(interrupted) = self.work(cancelled).await else { return };
-            if started.elapsed() > Duration::from_secs(30) {
+            // What went well for longer than the longest pause is no part of the same trouble.
+            if started.elapsed() > Backoff::CAP {
                 backoff.reset();
             }
             let pause = backoff.next();
@@ -303,6 +304,8 @@ impl<P: Publisher> Worker<P> {
         }
         if is_due(&mut self.clocks.upkeep, if is_dozing { UPKEEP * 6 } else { UPKEEP }) {
             self.keep_up(session).await?;
+            #[cfg(feature = "metrics")]
+            self.sample(session).await?;
         }
         Ok(changed)
     }

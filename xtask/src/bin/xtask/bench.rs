@@ -64,6 +64,6 @@ fn build_peers() -> std::io::Result<Option<PathBuf>> {
         .arg(workspace().join(PEERS).join("Cargo.toml"))
         .arg("--target-dir")
         .arg(&target);
-    let built = interrupt::run(&mut build)?.success();
-    Ok(built.then(|| target.join("release/peers")))
+    let succeeded = interrupt::run(&mut build)?.success();
+    Ok(succeeded.then(|| target.join("release/peers")))
 }
