@@ -12,24 +12,6 @@ SELECT setval('outbox.asleep_until', 1);
 CREATE FUNCTION outbox.sleep_lock_key() RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 3207164498053178642';
 
--- Whether the register names a moment ahead. No relay asks for more than 15 min: what lies further
--- ahead was written before the clock was set back. It has its callers' search_path: setting it twice
--- would cost writers.
-CREATE FUNCTION outbox.may_be_asleep() RETURNS boolean
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    until bigint := pg_sequence_last_value('outbox.asleep_until');
-BEGIN
-    -- Nobody sleeps: without a look at the clock.
-    IF until = 1 THEN
-        RETURN false;
-    END IF;
-    RETURN until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint BETWEEN 0 AND 900000;
-END
-$$;
-REVOKE EXECUTE ON FUNCTION outbox.may_be_asleep() FROM PUBLIC;
-
 -- The payload is fixed, whatever the event: too long a one would abort the writer's transaction. And
 -- so would any, where transactions can be prepared: the setting may have changed since a relay looked.
 CREATE FUNCTION outbox.wake_relays() RETURNS trigger
@@ -37,8 +19,17 @@ LANGUAGE plpgsql
 SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    until bigint := pg_sequence_last_value('outbox.asleep_until');
 BEGIN
-    IF outbox.may_be_asleep() AND current_setting('max_prepared_transactions') = '0' THEN
+    -- Nobody sleeps: a writer pays for this much.
+    IF until = 1 THEN
+        RETURN NULL;
+    END IF;
+    -- No relay asks for more than 15 min: what lies further ahead was written before the clock was
+    -- set back.
+    IF until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint BETWEEN 0 AND 900000
+       AND current_setting('max_prepared_transactions') = '0' THEN
         PERFORM pg_notify('outbox_wake', TG_ARGV[0]);
     END IF;
     RETURN NULL;
@@ -113,14 +104,19 @@ SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    until bigint := (extract(epoch FROM clock_timestamp() + least(asleep_for, interval '15 min')) * 1000)::bigint;
+    now_ms bigint;
+    before bigint;
+    until  bigint;
 BEGIN
     is_installed := outbox.wake_is_installed();
     -- Two at once: the later moment must stand.
     PERFORM pg_advisory_xact_lock(outbox.sleep_lock_key() + 2);
-    was_awake := NOT outbox.may_be_asleep();
+    now_ms := (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+    before := pg_sequence_last_value('outbox.asleep_until');
+    until := now_ms + (extract(epoch FROM least(asleep_for, interval '15 min')) * 1000)::bigint;
+    was_awake := before - now_ms NOT BETWEEN 0 AND 900000;
     IF NOT was_awake THEN
-        until := greatest(until, pg_sequence_last_value('outbox.asleep_until'));
+        until := greatest(until, before);
     END IF;
     PERFORM setval('outbox.asleep_until', until);
 END

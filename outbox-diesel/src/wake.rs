@@ -108,8 +108,9 @@ impl Listener {
         next.map(read)
     }
 
+    /// Delivery waits for it, so not for long: a connection that fell silent can be done without.
     fn run(&mut self, sql: &'static str) -> BoxFuture<'_, Result<(), SessionError>> {
-        let limit = self.timeout;
+        let limit = self.timeout.min(Duration::from_secs(1));
         async move {
             match tokio::time::timeout(limit, self.conn.batch_execute(sql)).await {
                 Ok(done) => Ok(done?),

@@ -77,7 +77,8 @@ async fn a_listening_connection_that_falls_silent_is_noticed_and_replaced() {
     database.insert("unheard");
     assert_eq!(orders(&broker, 1).await, ["unheard"]);
     println!("found after {:?}", silent.elapsed());
-    eventually(SOON, async || log.text().contains("gone silent").then_some(())).await;
+    let told = "the connection that listens";
+    eventually(SOON, async || log.text().contains(told).then_some(())).await;
     println!("noticed after {:?}", silent.elapsed());
     database.insert("polled");
     let committed = Instant::now();

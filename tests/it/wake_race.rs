@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use diesel_async::{AsyncConnection as _, AsyncPgConnection};
+use futures_util::future::join_all;
 use outbox_diesel::AsyncEmit as _;
 use outbox_diesel::publish::RecordingPublisher;
 use outbox_tests::{TestDatabase, TestEvent, eventually};
@@ -58,11 +59,8 @@ async fn sleeps_through_none(relays: usize, writers: usize) {
         running.push(database.relay_with(broker.clone(), deep()).await);
     }
     let until = Instant::now() + TIME;
-    let mut tasks = tokio::task::JoinSet::new();
-    for nth in 0..writers {
-        tasks.spawn(write(database.url(), nth, broker.clone(), until));
-    }
-    let slowest = tasks.join_all().await.into_iter().max().unwrap();
+    let writers = (0..writers).map(|nth| write(database.url(), nth, broker.clone(), until));
+    let slowest = join_all(writers).await.into_iter().max().unwrap();
     println!("{} events, the slowest after {slowest:?}", broker.delivered().len());
     for relay in running {
         relay.shutdown().await;

@@ -111,14 +111,21 @@ impl<P: Publisher> Worker<P> {
     }
 
     /// No shard is ours. Others may leave some to us.
-    pub(super) async fn stand_by(&mut self, cancelled: &CancellationToken) {
-        if self.sleeping.wake == Wake::Poll || !self.is_ready {
+    pub(super) async fn stand_by(
+        &mut self,
+        session: &mut Session,
+        cancelled: &CancellationToken,
+    ) -> Result<(), SessionError> {
+        // Emits are others' business: it is no sleeper whom they must wake.
+        self.rouse(session).await?;
+        let is_listening = self.sleeping.wake == Wake::Listen
+            && self.is_ready
+            && self.is_fit_to_sleep(session).await?;
+        if is_listening {
+            self.sleep(session, self.options.poll_asleep, cancelled).await
+        } else {
             pause_for(self.options.poll_idle, cancelled).await;
-            return;
-        }
-        tokio::select! {
-            () = self.health.question() => {}
-            () = pause_for(self.options.poll_asleep, cancelled) => {}
+            Ok(())
         }
     }
 
@@ -193,8 +200,8 @@ impl<P: Publisher> Worker<P> {
         Ok(())
     }
 
-    /// Renews the register, and tries whether the listener still hears.
-    /// True unless it must look again before it sleeps.
+    /// Renews the register, and tries whether the listener still hears. True unless it must look again
+    /// before it sleeps.
     async fn sleep_on(&mut self, session: &mut Session) -> Result<bool, SessionError> {
         let Some((trial, register)) = self.set_register(session).await? else { return Ok(false) };
         let has_lapsed = register.was_awake;

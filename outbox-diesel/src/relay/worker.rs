@@ -242,7 +242,7 @@ impl<P: Publisher> Worker<P> {
                 }
                 Step::Aim { shards, target } => self.aim(session, &shards, target).await?,
                 Step::CaughtUp { waiting } => self.catch_up(session, waiting, cancelled).await?,
-                Step::Idle => self.stand_by(cancelled).await,
+                Step::Idle => self.stand_by(session, cancelled).await?,
             }
         }
         self.health.set(Health::Stopping);
