@@ -31,7 +31,8 @@ async fn write(url: String, nth: usize, broker: RecordingPublisher, until: Insta
         let ended = conn
             .transaction(async |conn| {
                 conn.emit(&event).await?;
-                tokio::time::sleep(Duration::from_millis(fastrand::u64(..300))).await;
+                // Some commit before a relay has fallen asleep over them, some while, some after.
+                tokio::time::sleep(Duration::from_millis(fastrand::u64(..600))).await;
                 if rolls_back { Err(diesel::result::Error::RollbackTransaction) } else { Ok(()) }
             })
             .await;
