@@ -20,6 +20,7 @@ mod retrying;
 #[cfg(feature = "metrics")]
 mod sample;
 mod shard;
+mod sleeping;
 pub(crate) mod startup;
 mod upkeep;
 mod verify;
@@ -29,6 +30,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use diesel_async::AsyncPgConnection;
+use diesel_async::pooled_connection::AsyncDieselConnectionManager;
 use futures_util::FutureExt;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -47,6 +50,7 @@ use crate::options::{InvalidOptions, RelayOptions};
 use crate::publish::Publisher;
 use crate::session::Session;
 pub use crate::session::{Pool, SessionError};
+use crate::wake::Manager;
 
 /// A relay, not yet running.
 #[derive(Debug)]
@@ -56,17 +60,20 @@ pub struct Relay<P> {
     publisher: P,
     options: RelayOptions,
     subscription: String,
+    direct: Option<Arc<Manager>>,
 }
 
 impl Relay<()> {
     /// Starts building a relay. It uses the pool's manager only, to open two connections of its
-    /// own the way the application opens its.
+    /// own the way the application opens its, and a third one to listen on if it does
+    /// ([`Wake::Listen`](crate::Wake::Listen)).
     pub fn builder(pool: Pool) -> Relay<()> {
         Relay {
             pool,
             publisher: (),
             options: RelayOptions::default(),
             subscription: "default".to_owned(),
+            direct: None,
         }
     }
 }
@@ -74,13 +81,35 @@ impl Relay<()> {
 impl<P> Relay<P> {
     /// Where events go.
     pub fn publisher<Q: Publisher>(self, publisher: Q) -> Relay<Q> {
-        let Self { pool, options, subscription, .. } = self;
-        Relay { pool, publisher, options, subscription }
+        let Self { pool, options, subscription, direct, .. } = self;
+        Relay { pool, publisher, options, subscription, direct }
     }
 
     /// Settings. Default: [`RelayOptions::default`].
     pub fn options(mut self, options: RelayOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// What opens the connection that listens, where the pool goes through a transaction pooler:
+    /// notifications arrive only in a session that stays. Used with
+    /// [`Wake::Listen`](crate::Wake::Listen) only. Default: the pool's manager.
+    ///
+    /// ```no_run
+    /// use diesel_async::AsyncPgConnection;
+    /// use diesel_async::pooled_connection::AsyncDieselConnectionManager;
+    /// use outbox_diesel::{Relay, RelayOptions, Wake};
+    ///
+    /// # fn example(pool: outbox_diesel::relay::Pool) {
+    /// let server = "postgres://relay@database:5432/shop";
+    /// let relay = Relay::builder(pool)
+    ///     .options(RelayOptions::default().wake(Wake::Listen))
+    ///     .direct(AsyncDieselConnectionManager::<AsyncPgConnection>::new(server));
+    /// # drop(relay);
+    /// # }
+    /// ```
+    pub fn direct(mut self, manager: AsyncDieselConnectionManager<AsyncPgConnection>) -> Self {
+        self.direct = Some(Arc::new(manager));
         self
     }
 
@@ -129,7 +158,7 @@ impl<P: Publisher> Relay<P> {
 
 async fn run<P: Publisher>(relay: Relay<P>, cancelled: CancellationToken, health: HealthCell) {
     let _ending = Ending(health.clone());
-    let Relay { pool, publisher, options, subscription } = relay;
+    let Relay { pool, publisher, options, subscription, direct } = relay;
     let who = Identity { relay: Uuid::now_v7(), subscription, host: host() };
     let leases = Arc::new(Leases::default());
 
@@ -151,6 +180,9 @@ async fn run<P: Publisher>(relay: Relay<P>, cancelled: CancellationToken, health
         publisher,
         heartbeat,
     );
+    if let Some(manager) = direct {
+        worker.sleeping.listen_through(manager);
+    }
     let overdue = async {
         cancelled.cancelled().await;
         tokio::time::sleep(options.shutdown_timeout).await;
@@ -276,7 +308,8 @@ impl RelayHandle {
     }
 
     /// When the relay last delivered something, or found nothing to deliver. An idle relay looks many
-    /// times a second; one that is stuck, or whose broker or database is away, falls behind.
+    /// times a second, one that sleeps every [`poll_asleep`](RelayOptions::poll_asleep); one that is
+    /// stuck, or whose broker or database is away, falls behind.
     #[must_use]
     pub fn last_progress(&self) -> Instant {
         self.health.last_progress()

@@ -76,3 +76,6 @@ mod tick;
 mod tick_order;
 mod trace;
 mod transaction;
+mod wake;
+mod wake_network;
+mod wake_race;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::lease::SelfReport;
 use crate::metrics::{Condition, Meter};
@@ -78,6 +78,8 @@ struct Shared {
     progress: AtomicU64,
     /// How often somebody asked to be told when all is delivered.
     asked: AtomicU64,
+    /// Somebody has asked, and a relay that sleeps is to look.
+    question: Notify,
     /// Up to which of these questions the answer is yes.
     drained: watch::Sender<u64>,
 }
@@ -90,6 +92,7 @@ impl HealthCell {
             started: Instant::now(),
             progress: AtomicU64::new(0),
             asked: AtomicU64::new(0),
+            question: Notify::new(),
             drained: watch::Sender::new(0),
         }))
     }
@@ -123,6 +126,11 @@ impl HealthCell {
         self.0.asked.load(Ordering::SeqCst)
     }
 
+    /// Waits until somebody asks, or returns at once if somebody has.
+    pub(super) async fn question(&self) {
+        self.0.question.notified().await;
+    }
+
     /// All is delivered that was committed before these questions.
     pub(super) fn drained(&self, asked: u64) {
         self.0.drained.send_if_modified(|drained| {
@@ -143,6 +151,7 @@ impl HealthCell {
 
     pub(super) async fn all_delivered(&self) -> Result<(), Stopped> {
         let question = self.0.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        self.0.question.notify_one();
         let (mut drained, mut health) = (self.0.drained.subscribe(), self.0.health.subscribe());
         tokio::select! {
             biased;

@@ -42,7 +42,7 @@ impl<P: Publisher> Worker<P> {
         Ok(self.shards.len() != before)
     }
 
-    fn shards_with_parked(&self) -> Vec<i16> {
+    pub(super) fn shards_with_parked(&self) -> Vec<i16> {
         let has_parked =
             |(shard, state): (&u8, &Shard)| (!state.parked.is_empty()).then_some((*shard).into());
         self.shards.iter().filter_map(has_parked).collect()
