@@ -107,10 +107,10 @@ pub(crate) type Columns = (
     BigInt,
 );
 
+type Binds = ((), AsExprOf<Option<String>, Nullable<Text>>);
+
 /// Asks where the shards of a subscription stand, or those of all.
-pub(crate) fn look(
-    subscription: Option<&str>,
-) -> Statement<Columns, ((), AsExprOf<Option<String>, Nullable<Text>>)> {
+pub(crate) fn look(subscription: Option<&str>) -> Statement<Columns, Binds> {
     statement::<Columns>(SHARDS).bind::<Nullable<Text>, _>(subscription.map(str::to_owned))
 }
 

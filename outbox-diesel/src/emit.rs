@@ -12,6 +12,7 @@ use std::slice;
 
 use diesel::connection::{LoadConnection, TransactionManager as _};
 use diesel::pg::Pg;
+use tracing::debug_span;
 use uuid::Uuid;
 
 use self::insert::{Columns, OneOf};
@@ -104,8 +105,10 @@ pub(crate) fn one<C: LoadConnection<Backend = Pg>, E: OutboxEvent + ?Sized>(
     conn: &mut C,
     event: &E,
 ) -> Result<Emitted, EmitError> {
+    let span = row::span(event).entered();
     check_transaction(conn)?;
     let row = Row::new(event)?;
+    row.tell(&span);
     if let Some(lock) = lock::writers(slice::from_ref(&row)) {
         conn.execute_returning_count(&lock)?;
     }
@@ -131,6 +134,7 @@ pub(crate) fn all<C: LoadConnection<Backend = Pg>, E: OutboxEvent>(
     conn: &mut C,
     events: &[E],
 ) -> Result<Vec<Emitted>, EmitError> {
+    let _span = debug_span!("emit", events = events.len()).entered();
     check_transaction(conn)?;
     let rows = rows(events)?;
     if let Some(lock) = lock::writers(&rows) {

@@ -65,6 +65,7 @@
 //! | `relay` | [`Relay`], [`publish`], [`subscription`], [`admin`] | |
 //! | `redis` | `publish::redis` | |
 //! | `consumer` | `consumer`: typed handlers of events in Redis Streams | |
+//! | `opentelemetry` | the current trace travels with each event, from the request to its consumers | |
 //! | `metrics` | `metrics`: counters, gauges and histograms | |
 //! | `testing` | `testing`; with `relay`, a broker in memory and a relay that runs step by step | |
 //!
@@ -115,6 +116,8 @@ mod metrics;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod event;
+#[cfg(any(feature = "relay", feature = "consumer", feature = "opentelemetry"))]
+mod trace;
 pub mod describe;
 pub mod event_set;
 #[cfg(feature = "emit")]

@@ -1,12 +1,13 @@
 //! An event on its way out: [`Message`] borrows from the [`Chunk`] it was read into; a
 //! [`Batch`](crate::publish::Batch) of messages is what a publisher gets.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
+
+use crate::trace;
 
 /// Shards per subscription. Fixed: the shard of an event is a stored column.
 pub const SHARDS: usize = 16;
@@ -224,13 +225,21 @@ impl<'a> Message<'a> {
         self.entry.seq
     }
 
-    /// The trace that it was emitted in, by its header `traceparent`. For what fails only: it parses
-    /// the headers.
+    /// The trace that it was emitted in, by its header `traceparent`. It parses the headers.
     pub(crate) fn trace_id(&self) -> Option<String> {
-        let headers: HashMap<&str, Cow<'_, str>> = serde_json::from_str(self.headers()).ok()?;
-        let trace_id = headers.get("traceparent")?.split('-').nth(1)?;
-        let is_one = trace_id.len() == 32 && trace_id.bytes().all(|b| b.is_ascii_hexdigit());
-        is_one.then(|| trace_id.to_owned())
+        let (parent, _) = self.trace_context()?;
+        trace::trace_id(&parent).map(str::to_owned)
+    }
+
+    /// Its headers `traceparent` and `tracestate`.
+    pub(crate) fn trace_context(&self) -> Option<(String, Option<String>)> {
+        let headers = self.headers();
+        // Parsing is for those that have one.
+        if !headers.contains("traceparent") {
+            return None;
+        }
+        let mut headers: HashMap<String, String> = serde_json::from_str(headers).ok()?;
+        Some((headers.remove("traceparent")?, headers.remove("tracestate")))
     }
 
     /// Bytes of its texts.

@@ -47,11 +47,11 @@ pub use self::recorded::describe;
 #[cfg(all(feature = "metrics", feature = "emit"))]
 pub(crate) use self::recorded::emitted;
 #[cfg(all(feature = "metrics", feature = "relay"))]
-pub(crate) use self::relay::{Meter, Sample};
-#[cfg(all(not(feature = "metrics"), feature = "relay"))]
-pub(crate) use self::silent::Meter;
+pub(crate) use self::relay::{Batch, Meter, Sample};
 #[cfg(all(not(feature = "metrics"), feature = "emit"))]
 pub(crate) use self::silent::emitted;
+#[cfg(all(not(feature = "metrics"), feature = "relay"))]
+pub(crate) use self::silent::{Batch, Meter};
 
 /// What a relay is up to.
 #[cfg(feature = "relay")]

@@ -17,6 +17,8 @@ pub enum Software {
     Redis,
     /// PgBouncer.
     PgBouncer,
+    /// Prometheus, with promtool.
+    Prometheus,
     /// libfaketime: wrong clocks for single processes.
     Faketime,
 }
@@ -27,6 +29,9 @@ impl Software {
             Self::Postgres => programs::find_postgres().is_some(),
             Self::Redis => programs::find_redis().is_some(),
             Self::PgBouncer => programs::find_pgbouncer().is_some(),
+            Self::Prometheus => {
+                programs::find_promtool().is_some() && programs::find_prometheus().is_some()
+            }
             Self::Faketime => programs::find_faketime().is_some(),
         }
     }
@@ -36,6 +41,7 @@ impl Software {
             Self::Postgres => "PostgreSQL 14 or newer",
             Self::Redis => "Redis or Valkey",
             Self::PgBouncer => "PgBouncer",
+            Self::Prometheus => "Prometheus with promtool",
             Self::Faketime => "libfaketime",
         }
     }
@@ -164,6 +170,7 @@ fn packages(manager: &Manager, software: &[Software]) -> Vec<&'static str> {
         Software::Postgres => manager.postgres,
         Software::Redis => manager.redis,
         Software::PgBouncer => "pgbouncer",
+        Software::Prometheus => "prometheus",
         Software::Faketime => "libfaketime",
     };
     software.iter().map(package).flat_map(str::split_whitespace).collect()

@@ -19,6 +19,10 @@ pub const POSTGRES_BIN: &str = "POSTGRES_BIN";
 pub const REDIS_SERVER: &str = "REDIS_SERVER";
 /// Overrules the search for PgBouncer: the program.
 pub const PGBOUNCER: &str = "PGBOUNCER";
+/// Overrules the search for promtool: the program.
+pub const PROMTOOL: &str = "PROMTOOL";
+/// Overrules the search for Prometheus: the program.
+pub const PROMETHEUS: &str = "PROMETHEUS";
 /// Overrules the search for mdBook: the program.
 pub const MDBOOK: &str = "MDBOOK";
 
@@ -104,6 +108,18 @@ pub fn find_redis() -> Option<PathBuf> {
 #[must_use]
 pub fn find_pgbouncer() -> Option<PathBuf> {
     find(PGBOUNCER, &["pgbouncer"])
+}
+
+/// `promtool`, which checks and tests alert rules.
+#[must_use]
+pub fn find_promtool() -> Option<PathBuf> {
+    find(PROMTOOL, &["promtool"])
+}
+
+/// The server `prometheus`.
+#[must_use]
+pub fn find_prometheus() -> Option<PathBuf> {
+    find(PROMETHEUS, &["prometheus"])
 }
 
 /// The library of libfaketime, to be preloaded: it gives a process a wall clock of its own.

@@ -7,6 +7,7 @@ mod doctor_held;
 mod doctor_schema;
 mod metrics;
 mod migrate;
+mod ops;
 mod program;
 mod relay;
 mod repair;

@@ -1,11 +1,9 @@
 //! `/metrics` of `outbox relay`.
 
-use std::net::TcpListener;
-
 use outbox_tests::{TestDatabase, TestRedis, eventually};
 use redis::AsyncCommands as _;
 
-use crate::program::{PATIENCE, Running, http};
+use crate::program::{PATIENCE, Running, free_port, http};
 
 /// A relay that can be scraped.
 pub(crate) struct Scraped {
@@ -15,11 +13,15 @@ pub(crate) struct Scraped {
 
 impl Scraped {
     pub(crate) fn start(database: &TestDatabase, redis: &str, prefix: &str) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let address = format!("127.0.0.1:{port}");
         let arguments = ["--listen", &address, "--retry-attempts", "1", "--retry-base", "1ms"];
         let relay = Running::relay(&database.url(), redis, prefix, &arguments);
         Self { port, _relay: relay }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     /// The text for Prometheus.

@@ -1,12 +1,10 @@
 //! `outbox relay`.
 
-use std::net::TcpListener;
-
 use nix::sys::signal::Signal;
 use outbox_tests::{TestDatabase, TestRedis, eventually};
 use redis::AsyncCommands as _;
 
-use crate::program::{PATIENCE, Running, http};
+use crate::program::{PATIENCE, Running, free_port, http};
 
 /// How many entries a stream has.
 async fn length(redis: &TestRedis, topic: &str) -> u64 {
@@ -59,10 +57,6 @@ async fn options_come_from_the_environment_too() {
     insert(&database, "orders", "a");
     insert(&database, "carts", "b");
     eventually(PATIENCE, async || (length(&redis, "all").await == 2).then_some(())).await;
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[tokio::test(flavor = "multi_thread")]

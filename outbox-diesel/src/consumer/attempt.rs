@@ -4,6 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use tracing::{Instrument as _, info_span};
 
 use super::delivery::Delivery;
 use super::lanes::Place;
@@ -35,9 +36,16 @@ pub(super) async fn attempt(
     timeout: Duration,
 ) -> Attempt {
     let tried = delivery.clone();
+    let span = info_span!(
+        "handle",
+        event_id = %delivery.event_id(), event_type = delivery.event_type(),
+        topic = delivery.topic(), aggregate_id = delivery.aggregate_id(), attempt = delivery.attempt()
+    );
+    #[cfg(feature = "opentelemetry")]
+    crate::trace::follow(&span, delivery.header("traceparent"), delivery.header("tracestate"));
     // The handler is called inside too: it may panic before it makes a future.
     let outcome = AssertUnwindSafe(async move { handler(tried, timeout).await }).catch_unwind();
-    let outcome = match tokio::time::timeout(timeout, outcome).await {
+    let outcome = match tokio::time::timeout(timeout, outcome.instrument(span)).await {
         Ok(Ok(Ok(()))) => Outcome::Handled,
         Ok(Ok(Err(error))) => {
             let text = chain(&*error);

@@ -77,7 +77,7 @@ impl DerefMut for Context<'_> {
 
 // With the feature, every connection may.
 #[cfg(not(feature = "connection-emit"))]
-impl crate::emit::MayEmit for Context<'_> {}
+impl crate::emit::MayEmitAsync for Context<'_> {}
 
 impl fmt::Debug for Context<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -99,6 +99,11 @@ impl Delivery {
         self.parts.headers.get(name).and_then(Value::as_str)
     }
 
+    /// The trace that it was emitted in.
+    pub(super) fn trace_id(&self) -> Option<&str> {
+        crate::trace::trace_id(self.header("traceparent")?)
+    }
+
     /// All headers.
     #[must_use]
     pub fn headers(&self) -> &Map<String, Value> {

@@ -130,7 +130,7 @@ impl Worker {
         };
         let (policy, error, fields, stop) = match Delivery::read(&stream, &entry, fields) {
             Ok(delivery) if delivery.attempt() > self.receiver.max_deliveries => {
-                warn!(?delivery, "an event became a dead letter: its tries ended their process");
+                warn!(event_id = %delivery.event_id(), event_type = delivery.event_type(), topic = delivery.topic(), aggregate_id = delivery.aggregate_id(), attempt = delivery.attempt(), trace_id = delivery.trace_id(), "an event became a dead letter: its tries ended their process");
                 let error = "its handler never came to an end: the process did".to_owned();
                 let tries = delivery.attempt() - 1;
                 self.settling.bury(place, error, tries, delivery.fields().to_vec());

@@ -166,7 +166,7 @@ fn boxed<T: Send + 'static>(
                 handler(event, &mut Context::new(conn, delivery)).await
             };
             if mode.inbox.once_async(&mut *conn, id, handling).await? == Handled::Duplicate {
-                debug!(delivery = ?again, "an event came again and was skipped");
+                debug!(event_id = %again.event_id(), event_type = again.event_type(), topic = again.topic(), aggregate_id = again.aggregate_id(), attempt = again.attempt(), trace_id = again.trace_id(), "an event came again and was skipped");
             }
             Ok(())
         })

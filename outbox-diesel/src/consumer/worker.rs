@@ -290,18 +290,18 @@ impl Worker {
             Outcome::Failed { error } if !last => {
                 let settings = &self.settings;
                 let wait = pause(settings.retry_base, settings.retry_cap, delivery.attempt());
-                debug!(?delivery, error, ?wait, "a handler failed; its aggregate waits");
+                debug!(event_id = %delivery.event_id(), event_type = delivery.event_type(), topic = delivery.topic(), aggregate_id = delivery.aggregate_id(), attempt = delivery.attempt(), trace_id = delivery.trace_id(), error, ?wait, "a handler failed; its aggregate waits");
                 let next = delivery.with_attempt(delivery.attempt() + 1);
                 self.lanes.failed(next, Instant::now() + wait);
             }
             Outcome::Postponed { error } => {
                 let settings = &self.settings;
                 let wait = pause(settings.retry_base, settings.retry_cap, POSTPONED);
-                warn!(?delivery, error, ?wait, "an event was postponed; its aggregate waits");
+                warn!(event_id = %delivery.event_id(), event_type = delivery.event_type(), topic = delivery.topic(), aggregate_id = delivery.aggregate_id(), attempt = delivery.attempt(), trace_id = delivery.trace_id(), error, ?wait, "an event was postponed; its aggregate waits");
                 self.lanes.failed(delivery, Instant::now() + wait);
             }
             Outcome::Failed { error } | Outcome::Rejected { error } => {
-                warn!(?delivery, error, "an event became a dead letter");
+                warn!(event_id = %delivery.event_id(), event_type = delivery.event_type(), topic = delivery.topic(), aggregate_id = delivery.aggregate_id(), attempt = delivery.attempt(), trace_id = delivery.trace_id(), error, "an event became a dead letter");
                 self.lanes.done(&delivery);
                 let (tries, fields) = (delivery.attempt(), delivery.fields().to_vec());
                 self.settling.bury(place, error, tries, fields);

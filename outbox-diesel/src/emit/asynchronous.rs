@@ -1,6 +1,7 @@
 //! The same on asynchronous connections.
 
 use diesel_async::{AsyncConnection, RunQueryDsl, TransactionManager};
+use tracing::Instrument as _;
 
 use super::*;
 
@@ -68,8 +69,12 @@ pub(crate) fn one<'conn, C: AsyncConnection<Backend = Pg>, E: OutboxEvent + ?Siz
     conn: &'conn mut C,
     event: &E,
 ) -> impl Future<Output = Result<Emitted, EmitError>> + Send + use<'conn, C, E> {
-    let row = Row::new(event);
-    async move {
+    let span = row::span(event);
+    let row = span.in_scope(|| Row::new(event));
+    if let Ok(row) = &row {
+        row.tell(&span);
+    }
+    let emit = async move {
         check_transaction(conn).await?;
         let row = row?;
         if let Some(lock) = lock::writers(slice::from_ref(&row)) {
@@ -90,15 +95,17 @@ pub(crate) fn one<'conn, C: AsyncConnection<Backend = Pg>, E: OutboxEvent + ?Siz
                 return Ok(Emitted::Duplicate(id));
             }
         }
-    }
+    };
+    emit.instrument(span)
 }
 
 pub(crate) fn all<'conn, C: AsyncConnection<Backend = Pg>, E: OutboxEvent>(
     conn: &'conn mut C,
     events: &[E],
 ) -> impl Future<Output = Result<Vec<Emitted>, EmitError>> + Send + use<'conn, C, E> {
-    let rows = rows(events);
-    async move {
+    let span = debug_span!("emit", events = events.len());
+    let rows = span.in_scope(|| rows(events));
+    let emit = async move {
         check_transaction(conn).await?;
         let rows = rows?;
         if let Some(lock) = lock::writers(&rows) {
@@ -120,7 +127,8 @@ pub(crate) fn all<'conn, C: AsyncConnection<Backend = Pg>, E: OutboxEvent>(
             left.retain(|row| taken.is_unknown(row));
         }
         Ok(taken.outcomes(&rows))
-    }
+    };
+    emit.instrument(span)
 }
 
 async fn check_transaction<C: AsyncConnection<Backend = Pg>>(

@@ -1,6 +1,8 @@
 //! The row of an event, checked before any SQL is sent: a statement that the server refuses would
 //! abort the caller's transaction.
 
+use tracing::field::{Empty, display};
+use tracing::{Span, debug_span};
 use uuid::Uuid;
 
 use crate::error::{EmitError, TextProblem};
@@ -29,7 +31,26 @@ pub(crate) struct Row {
     pub(crate) serialize_writers: bool,
 }
 
+/// The span of an emit of one event; what its row says is told by [`Row::tell`].
+pub(crate) fn span<E: OutboxEvent + ?Sized>(event: &E) -> Span {
+    debug_span!(
+        "emit",
+        event_type = event.event_type(),
+        topic = event.topic(),
+        event_id = Empty,
+        aggregate_id = Empty
+    )
+}
+
 impl Row {
+    /// Says which event it is.
+    pub(crate) fn tell(&self, span: &Span) {
+        if !span.is_disabled() {
+            span.record("event_id", display(self.id));
+            span.record("aggregate_id", self.aggregate_id.as_str());
+        }
+    }
+
     pub(crate) fn new<E: OutboxEvent + ?Sized>(event: &E) -> Result<Self, EmitError> {
         let event_type = text("event type", event.event_type())?;
         let aggregate_type = text("aggregate type", event.aggregate_type())?;
@@ -47,6 +68,8 @@ impl Row {
         event.write_payload(&mut payload).map_err(serialize)?;
         let mut headers = Headers::default();
         event.headers(&mut headers);
+        #[cfg(feature = "opentelemetry")]
+        crate::trace::inject(&mut headers);
         let headers = serde_json::to_vec(&headers).map_err(serialize)?;
 
         let parts =

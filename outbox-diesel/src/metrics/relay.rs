@@ -97,6 +97,7 @@ impl Meter {
         };
         // A rate over a counter that appears with its first event misses that event.
         meter.published.increment(0);
+        counter!("outbox_emits_total").increment(0);
         counter!("outbox_events_failed_total", "subscription" => subscription.to_owned(), "event_type" => "other")
             .increment(0);
         meter.sampled(Sample::UNKNOWN);
@@ -172,10 +173,6 @@ impl Meter {
         self.published.increment(events);
     }
 
-    pub(crate) fn batch(&self) -> Batch {
-        Batch(Instant::now())
-    }
-
     /// A batch was delivered.
     pub(crate) fn delivered(&self, batch: &Batch) {
         self.batch.record(batch.0.elapsed());
@@ -189,6 +186,12 @@ fn is_known(event_type: &str) -> bool {
 
 /// When a batch was begun.
 pub(crate) struct Batch(Instant);
+
+impl Batch {
+    pub(crate) fn begin() -> Self {
+        Self(Instant::now())
+    }
+}
 
 impl std::fmt::Debug for Meter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::time::Instant;
+use tracing::{Instrument as _, info_span};
 
 use crate::message::Message;
 use crate::park::storable;
@@ -40,7 +41,11 @@ pub(super) async fn attempt<P: Publisher>(
         // Nothing of the events was sent: the broker is away, or as good as.
         Err(NoAnswer { what, panicked: false }) => return Attempt::Unavailable(what),
     }
-    match bounded(publisher.publish(&batch), deadline, limit).await {
+    let span = info_span!("publish", subscription = stamp.subscription, events = messages.len());
+    #[cfg(feature = "opentelemetry")]
+    crate::trace::link(&span, messages);
+    let publish = publisher.publish(&batch).instrument(span);
+    match bounded(publish, deadline, limit).await {
         Ok(receipt) if receipt.verdicts().len() == messages.len() => Attempt::Receipt(receipt),
         Ok(receipt) => {
             let (got, sent) = (receipt.verdicts().len(), messages.len());

@@ -1,10 +1,11 @@
 //! How far our shards were delivered: advanced after each chunk, written from time to time.
 
-use tracing::warn;
+use tracing::{Instrument as _, debug_span, warn};
 
 use super::reader::{Reading, Step};
 use super::shard::UNSETTLED_DIFFS;
 use super::worker::{Interrupted, Worker};
+use crate::metrics::Batch;
 use crate::publish::Publisher;
 use crate::session::{Mode, Session, SessionError};
 use crate::settle::{self, Move, Place};
@@ -46,7 +47,9 @@ impl<P: Publisher> Worker<P> {
         if moves.is_empty() {
             return Ok(false);
         }
-        let answer = settle::settle(session, mode, &self.who, moves).await?;
+        let span =
+            debug_span!("settle", subscription = %self.who.subscription, shards = moves.len());
+        let answer = settle::settle(session, mode, &self.who, moves).instrument(span).await?;
         let mut lost = false;
         for m in moves {
             match self.shards.get_mut(&m.shard) {
@@ -108,8 +111,10 @@ impl<P: Publisher> Worker<P> {
         }
         self.clocks.idle = 0;
         let owned = self.shards.len();
-        let batch = self.health.meter().batch();
-        let (delivered, mut next) = self.deliver(session, &reading).await?;
+        let batch = Batch::begin();
+        let (tick, events) = (reading.tick, reading.chunk.len());
+        let span = debug_span!("batch", subscription = %self.who.subscription, tick, events);
+        let (delivered, mut next) = self.deliver(session, &reading).instrument(span).await?;
         if delivered {
             self.health.progressed();
             if !reading.chunk.is_empty() {

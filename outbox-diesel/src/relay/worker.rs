@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{Instrument as _, debug_span, error, info, warn};
 
 use super::Heartbeat;
 use super::backoff::{Backoff, pause_for};
@@ -319,7 +319,7 @@ impl<P: Publisher> Worker<P> {
     }
 
     async fn take_tick(&mut self, session: &mut Session) -> Result<(), SessionError> {
-        tick::take(session).await?;
+        tick::take(session).instrument(debug_span!("tick")).await?;
         self.clocks.tick = Some(Instant::now());
         Ok(())
     }

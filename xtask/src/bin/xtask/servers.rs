@@ -111,9 +111,11 @@ pub(crate) fn warn_of_skipped_tests(servers: &Servers) {
         ("PostgreSQL", servers.programs.is_some() || programs::find_postgres().is_some()),
         ("Redis or Valkey", programs::find_redis().is_some()),
         ("PgBouncer", programs::find_pgbouncer().is_some()),
+        ("promtool", programs::find_promtool().is_some()),
+        ("Prometheus", programs::find_prometheus().is_some()),
     ];
     for (name, _) in found.iter().filter(|(_, found)| !found) {
-        eprintln!("WARNING: no {name} program: tests that start one of their own WILL BE SKIPPED");
+        eprintln!("WARNING: no {name} program: tests that run one of their own WILL BE SKIPPED");
     }
 }
 

@@ -21,7 +21,11 @@ pub(crate) struct Arguments {
 /// Builds and runs them; ends with the exit code of cargo.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let servers = stage::run("servers", || {
-        servers::provide(&arguments.servers, Durability::None, &[Software::PgBouncer])
+        servers::provide(
+            &arguments.servers,
+            Durability::None,
+            &[Software::PgBouncer, Software::Prometheus],
+        )
     })?;
     servers::warn_of_skipped_tests(&servers);
     let build = stage::run("build", || {
