@@ -72,3 +72,11 @@ GRANT EXECUTE ON FUNCTION
     outbox.passed_seq(interval)
     TO outbox_relay, outbox_operator;
 GRANT SELECT ON outbox.leaves TO outbox_relay;
+
+-- Wake::Listen: without these a relay polls. The triggers are made by a function with its owner's rights.
+GRANT EXECUTE ON FUNCTION outbox.install_wake(), outbox.fall_asleep(interval), outbox.wake_up() TO outbox_relay;
+GRANT EXECUTE ON FUNCTION outbox.remove_wake() TO outbox_operator;
+
+-- What the metrics tell of the default partition. How long another role's transaction has been open,
+-- they tell only to members of pg_read_all_stats.
+GRANT SELECT ON outbox.events_default TO outbox_relay;

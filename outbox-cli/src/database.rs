@@ -90,6 +90,12 @@ impl Target {
 
     /// Connections for a relay, opened one by one as [`connect`](Self::connect) does.
     pub(crate) async fn pool(&self) -> Result<Pool, Failure> {
+        let pool = Pool::builder().max_size(1).build(self.manager()).await;
+        pool.map_err(|error| Failure::new(chain(&error)))
+    }
+
+    /// What opens them.
+    pub(crate) fn manager(&self) -> AsyncDieselConnectionManager<AsyncPgConnection> {
         let target = self.clone();
         let mut config = ManagerConfig::default();
         config.custom_setup = Box::new(move |_| {
@@ -100,8 +106,7 @@ impl Target {
             }
             .boxed()
         });
-        let manager = AsyncDieselConnectionManager::new_with_config("", config);
-        Pool::builder().max_size(1).build(manager).await.map_err(|e| Failure::new(chain(&e)))
+        AsyncDieselConnectionManager::new_with_config("", config)
     }
 
     fn no_connection(&self, error: &tokio_postgres::Error) -> Failure {

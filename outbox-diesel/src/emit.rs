@@ -18,6 +18,7 @@ use self::insert::{Columns, OneOf};
 use self::row::Row;
 use crate::error::EmitError;
 use crate::event::OutboxEvent;
+use crate::metrics;
 
 /// What became of an emit. Both mean that the event is in the outbox once the transaction commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +115,7 @@ pub(crate) fn one<C: LoadConnection<Backend = Pg>, E: OutboxEvent + ?Sized>(
             OneOf::Once(insert) => conn.execute_returning_count(&insert)?,
         };
         let Some(key) = row.dedup_key.as_deref().filter(|_| inserted == 0) else {
+            metrics::emitted(1);
             return Ok(Emitted::New(row.id));
         };
         let claimed: Vec<(String, Uuid)> =
@@ -182,12 +184,16 @@ impl Taken {
 
     /// An event whose key is held by another event is a duplicate of it.
     fn outcomes(&self, rows: &[Row]) -> Vec<Emitted> {
-        rows.iter()
+        let outcomes: Vec<_> = rows
+            .iter()
             .map(|row| match row.dedup_key.as_ref().and_then(|key| self.0.get(key)) {
                 Some(&holder) if holder != row.id => Emitted::Duplicate(holder),
                 _ => Emitted::New(row.id),
             })
-            .collect()
+            .collect();
+        let is_new = |outcome: &&Emitted| matches!(outcome, Emitted::New(_));
+        metrics::emitted(outcomes.iter().filter(is_new).count());
+        outcomes
     }
 }
 

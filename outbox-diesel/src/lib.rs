@@ -48,7 +48,8 @@
 //!    what became of each.
 //! 8. **Settle**: what was delivered moves the cursors. **Park**: what was rejected is put aside,
 //!    and so is what must wait behind it. **Retry**: it is tried again, until it is dead.
-//! 9. **Relay**: [`Relay`] does 4 to 8 in a task of the application.
+//! 9. **Relay**: [`Relay`] does 4 to 8 in a task of the application. **Wake**: while nothing
+//!    happens it polls, or sleeps until an emit wakes it.
 //! 10. **Inbox** and **consumer**, at the other end: [`inbox`] makes a repeat have no effect, and
 //!     `consumer` reads Redis Streams with it.
 //! 11. **Admin**: what is left for people to do, one call each, is in [`admin`]. [`doctor`] says why
@@ -64,6 +65,7 @@
 //! | `relay` | [`Relay`], [`publish`], [`subscription`], [`admin`] | |
 //! | `redis` | `publish::redis` | |
 //! | `consumer` | `consumer`: typed handlers of events in Redis Streams | |
+//! | `metrics` | `metrics`: counters, gauges and histograms | |
 //! | `testing` | `testing`; with `relay`, a broker in memory and a relay that runs step by step | |
 //!
 // What is not compiled in is linked to where it is documented.
@@ -108,6 +110,10 @@ extern crate self as outbox_diesel;
 mod error;
 #[cfg(feature = "relay")]
 mod options;
+#[cfg(not(feature = "metrics"))]
+mod metrics;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod event;
 pub mod describe;
 pub mod event_set;
@@ -163,7 +169,11 @@ mod park;
 #[cfg(feature = "relay")]
 mod retry;
 #[cfg(feature = "relay")]
+mod wake;
+#[cfg(feature = "relay")]
 mod partition;
+#[cfg(feature = "relay")]
+mod backlog;
 #[cfg(feature = "relay")]
 pub mod replay;
 #[cfg(feature = "relay")]
@@ -199,7 +209,7 @@ pub use error::{EmitError, TextProblem};
 pub use event::{Headers, MissingAggregateId, OutboxEvent, PAYLOAD_LIMIT, WithHeader};
 pub use event_set::{DecodeError, Decoded, EventSet};
 #[cfg(feature = "relay")]
-pub use options::{InvalidOptions, Order, RelayOptions, RetryOptions};
+pub use options::{InvalidOptions, Order, RelayOptions, RetryOptions, Wake};
 pub use outbox_derive::OutboxEvent;
 #[cfg(feature = "relay")]
 pub use relay::{Health, Relay, RelayHandle};

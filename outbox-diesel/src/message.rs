@@ -1,6 +1,8 @@
 //! An event on its way out: [`Message`] borrows from the [`Chunk`] it was read into; a
 //! [`Batch`](crate::publish::Batch) of messages is what a publisher gets.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 
 use chrono::{DateTime, Utc};
@@ -220,6 +222,15 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn seq(&self) -> i64 {
         self.entry.seq
+    }
+
+    /// The trace that it was emitted in, by its header `traceparent`. For what fails only: it parses
+    /// the headers.
+    pub(crate) fn trace_id(&self) -> Option<String> {
+        let headers: HashMap<&str, Cow<'_, str>> = serde_json::from_str(self.headers()).ok()?;
+        let trace_id = headers.get("traceparent")?.split('-').nth(1)?;
+        let is_one = trace_id.len() == 32 && trace_id.bytes().all(|b| b.is_ascii_hexdigit());
+        is_one.then(|| trace_id.to_owned())
     }
 
     /// Bytes of its texts.

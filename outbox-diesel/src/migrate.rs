@@ -49,6 +49,7 @@ pub const MIGRATIONS: &[Migration] = migrations![
     "20261130140211": "2026-11-30-140211_create_upkeep",
     "20261130140533": "2026-11-30-140533_create_operations",
     "20261130141502": "2026-11-30-141502_create_retention",
+    "20261130173812": "2026-11-30-173812_create_wake",
 ];
 
 /// Serialises runners; random, so that it meets no lock of the application.

@@ -1,11 +1,18 @@
 //! Settings of a relay.
 
+mod wake;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+pub use self::wake::Wake;
 
 /// A lease that ends later than this was written before the database's clock was set back, whoever
 /// holds it and whatever lease it was given.
 pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(300);
+
+/// The longest time between two looks of a relay that sleeps.
+const LONGEST_SLEEP: Duration = Duration::from_secs(300);
 
 /// Settings of a relay. Times are checked against each other when the relay starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +26,8 @@ pub struct RelayOptions {
     pub(crate) batch_bytes: u32,
     pub(crate) poll_awake: Duration,
     pub(crate) poll_idle: Duration,
+    pub(crate) wake: Wake,
+    pub(crate) poll_asleep: Duration,
     pub(crate) settle_interval: Duration,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) retry: RetryOptions,
@@ -38,6 +47,8 @@ impl Default for RelayOptions {
             batch_bytes: 8 * 1024 * 1024,
             poll_awake: Duration::from_millis(1),
             poll_idle: Duration::from_millis(20),
+            wake: Wake::Poll,
+            poll_asleep: Duration::from_secs(5),
             settle_interval: Duration::from_millis(100),
             shutdown_timeout: Duration::from_secs(10),
             retry: RetryOptions::default(),
@@ -105,6 +116,21 @@ impl RelayOptions {
     #[must_use]
     pub fn poll_idle(mut self, poll_idle: Duration) -> Self {
         self.poll_idle = poll_idle;
+        self
+    }
+
+    /// How the relay learns of new events. Default: [`Wake::Poll`].
+    #[must_use]
+    pub fn wake(mut self, wake: Wake) -> Self {
+        self.wake = wake;
+        self
+    }
+
+    /// With [`Wake::Listen`]: how often a relay that sleeps looks all the same, tests the connection
+    /// that is to wake it, and looks for shards of relays that crashed. At most 5 min. Default: 5 s.
+    #[must_use]
+    pub fn poll_asleep(mut self, poll_asleep: Duration) -> Self {
+        self.poll_asleep = poll_asleep;
         self
     }
 
@@ -188,6 +214,9 @@ impl RelayOptions {
         if self.retry_for.values().chain([&self.retry]).any(|retry| retry.attempts == 0) {
             return Err(InvalidOptions::NoAttempts);
         }
+        if self.poll_asleep < short || self.poll_asleep > LONGEST_SLEEP {
+            return Err(InvalidOptions::PollAsleep { poll_asleep: self.poll_asleep });
+        }
         if self.lease > LONGEST_LEASE {
             return Err(InvalidOptions::LeaseTooLong { lease: self.lease });
         }
@@ -216,6 +245,12 @@ pub enum InvalidOptions {
     /// At least one attempt.
     #[error("at least one attempt must be allowed; 1 means that a rejected event is dead at once")]
     NoAttempts,
+    /// Emits notify for three times as long after a relay died asleep, and at most for 15 min.
+    #[error("poll_asleep of {poll_asleep:?} must be at least 1 ms and at most {LONGEST_SLEEP:?}")]
+    PollAsleep {
+        /// How long the relay would have slept.
+        poll_asleep: Duration,
+    },
     /// A lease that ends later than any could counts as over, because the clock was set back.
     #[error("the lease of {lease:?} must be at most {LONGEST_LEASE:?}")]
     LeaseTooLong {
@@ -342,5 +377,7 @@ mod tests {
         assert!(matches!(options.check(), Err(InvalidOptions::LeaseTooShort { .. })));
         let text = RelayOptions::default().lease(Duration::from_secs(301)).check();
         assert!(text.expect_err("too long").to_string().contains("301s"));
+        let text = RelayOptions::default().poll_asleep(Duration::from_secs(302)).check();
+        assert!(text.expect_err("too long").to_string().contains("302s"));
     }
 }

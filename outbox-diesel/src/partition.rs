@@ -9,6 +9,8 @@ mod rights;
 use diesel::Queryable;
 use diesel::sql_types::{Bool, Integer, Nullable, Text};
 
+#[cfg(feature = "metrics")]
+pub(crate) use self::retention::interval;
 pub(crate) use self::retention::{Held, Surplus, delete, drop_retired, held, retire};
 pub(crate) use self::rights::{MissingRights, missing_rights};
 use crate::session::{Mode, Session, SessionError};

@@ -10,13 +10,17 @@ mod deliver;
 mod doubt;
 #[cfg(feature = "testing")]
 pub(crate) mod drain;
+mod fault;
 mod health;
 mod ownership;
 mod progress;
 mod reader;
 mod replaying;
 mod retrying;
+#[cfg(feature = "metrics")]
+mod sample;
 mod shard;
+mod sleeping;
 pub(crate) mod startup;
 mod upkeep;
 mod verify;
@@ -26,6 +30,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use diesel_async::AsyncPgConnection;
+use diesel_async::pooled_connection::AsyncDieselConnectionManager;
 use futures_util::FutureExt;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -44,6 +50,7 @@ use crate::options::{InvalidOptions, RelayOptions};
 use crate::publish::Publisher;
 use crate::session::Session;
 pub use crate::session::{Pool, SessionError};
+use crate::wake::Manager;
 
 /// A relay, not yet running.
 #[derive(Debug)]
@@ -53,17 +60,20 @@ pub struct Relay<P> {
     publisher: P,
     options: RelayOptions,
     subscription: String,
+    direct: Option<Arc<Manager>>,
 }
 
 impl Relay<()> {
     /// Starts building a relay. It uses the pool's manager only, to open two connections of its
-    /// own the way the application opens its.
+    /// own the way the application opens its, and a third one to listen on if it does
+    /// ([`Wake::Listen`](crate::Wake::Listen)).
     pub fn builder(pool: Pool) -> Relay<()> {
         Relay {
             pool,
             publisher: (),
             options: RelayOptions::default(),
             subscription: "default".to_owned(),
+            direct: None,
         }
     }
 }
@@ -71,13 +81,35 @@ impl Relay<()> {
 impl<P> Relay<P> {
     /// Where events go.
     pub fn publisher<Q: Publisher>(self, publisher: Q) -> Relay<Q> {
-        let Self { pool, options, subscription, .. } = self;
-        Relay { pool, publisher, options, subscription }
+        let Self { pool, options, subscription, direct, .. } = self;
+        Relay { pool, publisher, options, subscription, direct }
     }
 
     /// Settings. Default: [`RelayOptions::default`].
     pub fn options(mut self, options: RelayOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// What opens the connection that listens, where the pool goes through a transaction pooler:
+    /// notifications arrive only in a session that stays. Used with
+    /// [`Wake::Listen`](crate::Wake::Listen) only. Default: the pool's manager.
+    ///
+    /// ```no_run
+    /// use diesel_async::AsyncPgConnection;
+    /// use diesel_async::pooled_connection::AsyncDieselConnectionManager;
+    /// use outbox_diesel::{Relay, RelayOptions, Wake};
+    ///
+    /// # fn example(pool: outbox_diesel::relay::Pool) {
+    /// let server = "postgres://relay@database:5432/shop";
+    /// let relay = Relay::builder(pool)
+    ///     .options(RelayOptions::default().wake(Wake::Listen))
+    ///     .direct(AsyncDieselConnectionManager::<AsyncPgConnection>::new(server));
+    /// # drop(relay);
+    /// # }
+    /// ```
+    pub fn direct(mut self, manager: AsyncDieselConnectionManager<AsyncPgConnection>) -> Self {
+        self.direct = Some(Arc::new(manager));
         self
     }
 
@@ -102,7 +134,7 @@ impl<P: Publisher> Relay<P> {
     pub fn spawn(self) -> Result<RelayHandle, InvalidOptions> {
         self.options.check()?;
         let cancelled = CancellationToken::new();
-        let health = HealthCell::new();
+        let health = HealthCell::new(&self.subscription);
         let task = tokio::spawn(run(self, cancelled.clone(), health.clone()));
         Ok(RelayHandle { cancelled, health, task: Some(task) })
     }
@@ -118,14 +150,15 @@ impl<P: Publisher> Relay<P> {
     /// when their lease ends.
     pub async fn run(self, cancelled: CancellationToken) -> Result<(), InvalidOptions> {
         self.options.check()?;
-        run(self, cancelled, HealthCell::new()).await;
+        let health = HealthCell::new(&self.subscription);
+        run(self, cancelled, health).await;
         Ok(())
     }
 }
 
 async fn run<P: Publisher>(relay: Relay<P>, cancelled: CancellationToken, health: HealthCell) {
     let _ending = Ending(health.clone());
-    let Relay { pool, publisher, options, subscription } = relay;
+    let Relay { pool, publisher, options, subscription, direct } = relay;
     let who = Identity { relay: Uuid::now_v7(), subscription, host: host() };
     let leases = Arc::new(Leases::default());
 
@@ -147,6 +180,9 @@ async fn run<P: Publisher>(relay: Relay<P>, cancelled: CancellationToken, health
         publisher,
         heartbeat,
     );
+    if let Some(manager) = direct {
+        worker.sleeping.listen_through(manager);
+    }
     let overdue = async {
         cancelled.cancelled().await;
         tokio::time::sleep(options.shutdown_timeout).await;
@@ -272,7 +308,8 @@ impl RelayHandle {
     }
 
     /// When the relay last delivered something, or found nothing to deliver. An idle relay looks many
-    /// times a second; one that is stuck, or whose broker or database is away, falls behind.
+    /// times a second, one that sleeps every [`poll_asleep`](RelayOptions::poll_asleep); one that is
+    /// stuck, or whose broker or database is away, falls behind.
     #[must_use]
     pub fn last_progress(&self) -> Instant {
         self.health.last_progress()

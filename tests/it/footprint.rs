@@ -88,8 +88,9 @@ async fn drain(events: u32, aggregates: u32, bytes: u32) -> Footprint {
 async fn consuming_writes_next_to_nothing() {
     let footprint = drain(20_000, 500, 200).await;
     assert_eq!(footprint.dead_tuples, 0);
-    // Full pages after the checkpoint and the first heartbeats weigh more on few events.
-    assert!(footprint.wal <= 20_000 * 10, "{footprint:?}");
+    // On few events, full pages after the checkpoint, heartbeats, and hint bits where there are
+    // checksums (the default of PostgreSQL 18) weigh more. One update per event writes 500 bytes.
+    assert!(footprint.wal <= 20_000 * 20, "{footprint:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

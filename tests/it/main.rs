@@ -74,3 +74,6 @@ mod testing_relay;
 mod tick;
 mod tick_order;
 mod transaction;
+mod wake;
+mod wake_network;
+mod wake_race;

@@ -124,6 +124,11 @@ fn an_emitter_can_neither_choose_a_seq_nor_touch_what_is_there() {
         "SELECT outbox.create_partition(1, 2)",
         "SELECT outbox.retire_partition('0')",
         "SELECT outbox.purge_events('0')",
+        "SELECT outbox.install_wake()",
+        "SELECT outbox.remove_wake()",
+        "SELECT outbox.fall_asleep('1 s')",
+        "SELECT outbox.wake_up()",
+        "SELECT setval('outbox.asleep_until', 1)",
         "CREATE TABLE outbox.mine ()",
     ]);
 }

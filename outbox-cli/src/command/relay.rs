@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use outbox_diesel::{Health, Order, RelayHandle, RelayOptions, RetryOptions};
+use outbox_diesel::{Health, Order, RelayHandle, RelayOptions, RetryOptions, Wake};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -17,6 +17,7 @@ use tracing_subscriber::EnvFilter;
 use self::retry::{RetryFor, parse_order, parse_retry_for};
 use crate::Global;
 use crate::broker::{self, Publishing, Streams};
+use crate::database::Target;
 use crate::failure::Failure;
 use crate::health::{self, describe};
 use crate::screen::Screen;
@@ -41,7 +42,12 @@ pub(crate) struct Relay {
     publishing: Publishing,
     #[command(flatten)]
     options: Options,
-    /// Answer HTTP here: /healthz (restart me if it fails) and /readyz (events are delivered).
+    /// With --wake listen, and a database URL that leads through a transaction pooler: the server
+    /// itself. One connection listens there.
+    #[arg(long, env = "OUTBOX_DIRECT_URL", hide_env_values = true, value_name = "URL")]
+    direct_url: Option<String>,
+    /// Answer HTTP here: /healthz (restart me if it fails), /readyz (events are delivered) and /metrics
+    /// (for Prometheus).
     #[arg(long, env = "OUTBOX_LISTEN", value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     /// What to log: error, warn, info, debug, or as tracing's filters say.
@@ -76,6 +82,13 @@ struct Options {
     /// The pause between two polls while nothing happens.
     #[arg(long, env = "OUTBOX_POLL_IDLE", default_value = "20ms", value_parser = parse_duration, value_name = "DURATION")]
     poll_idle: Duration,
+    /// How the relay learns of events: `poll`, or `listen` to sleep until a commit wakes it. See the
+    /// guide for what `listen` needs.
+    #[arg(long, env = "OUTBOX_WAKE", default_value = "poll", value_parser = parse_wake, value_name = "WAKE")]
+    wake: Wake,
+    /// With --wake listen: how often a relay that sleeps looks all the same.
+    #[arg(long, env = "OUTBOX_POLL_ASLEEP", default_value = "5s", value_parser = parse_duration, value_name = "DURATION")]
+    poll_asleep: Duration,
     /// How often cursors are written, at most.
     #[arg(long, env = "OUTBOX_SETTLE_INTERVAL", default_value = "100ms", value_parser = parse_duration, value_name = "DURATION")]
     settle_interval: Duration,
@@ -124,6 +137,8 @@ impl Options {
             .batch_bytes(self.batch_bytes)
             .poll_awake(self.poll_awake)
             .poll_idle(self.poll_idle)
+            .wake(self.wake)
+            .poll_asleep(self.poll_asleep)
             .settle_interval(self.settle_interval)
             .shutdown_timeout(self.shutdown_timeout)
             .retry(retry.clone())
@@ -155,12 +170,19 @@ impl Relay {
                 })?),
                 None => None,
             };
-        let relay = outbox_diesel::Relay::builder(target.pool().await?)
+        // Before anything is counted.
+        let metrics = match &listener {
+            Some(_) => Some(health::record().map_err(|error| Failure::new(error.to_string()))?),
+            None => None,
+        };
+        let mut relay = outbox_diesel::Relay::builder(target.pool().await?)
             .subscription(self.subscription.clone())
             .options(self.options.relay_options())
-            .publisher(publisher)
-            .spawn()
-            .map_err(|error| Failure::usage(error.to_string()))?;
+            .publisher(publisher);
+        if let Some(url) = &self.direct_url {
+            relay = relay.direct(Target::parse(url, false)?.manager());
+        }
+        let relay = relay.spawn().map_err(|error| Failure::usage(error.to_string()))?;
         info!(
             version = env!("CARGO_PKG_VERSION"),
             subscription = self.subscription,
@@ -170,11 +192,11 @@ impl Relay {
         );
         let (seen, health) = watch::channel(relay.health());
         let cancelled = CancellationToken::new();
-        let server = listener.map(|listener| {
+        let server = listener.zip(metrics).map(|(listener, metrics)| {
             if let Ok(address) = listener.local_addr() {
-                info!(%address, "answers /healthz and /readyz");
+                info!(%address, "answers /healthz, /readyz and /metrics");
             }
-            tokio::spawn(health::serve(listener, health, cancelled.clone()))
+            tokio::spawn(health::serve(listener, health, metrics, cancelled.clone()))
         });
 
         watch_health(&relay, &seen, &mut signals).await;
@@ -195,6 +217,14 @@ impl Relay {
         }
         info!("stopped");
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn parse_wake(text: &str) -> Result<Wake, String> {
+    match text {
+        "poll" => Ok(Wake::Poll),
+        "listen" => Ok(Wake::Listen),
+        _ => Err("write poll or listen".to_owned()),
     }
 }
 

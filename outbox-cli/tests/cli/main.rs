@@ -5,6 +5,7 @@ mod dead;
 mod doctor;
 mod doctor_held;
 mod doctor_schema;
+mod metrics;
 mod migrate;
 mod program;
 mod relay;

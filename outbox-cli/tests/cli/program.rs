@@ -1,6 +1,7 @@
 //! Runs the program, and judges what it said.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -125,4 +126,13 @@ impl Drop for Running {
         self.0.kill().ok();
         self.0.wait().ok();
     }
+}
+
+/// The answer to an HTTP request.
+pub(crate) fn http(port: u16, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
 }

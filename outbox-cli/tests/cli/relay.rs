@@ -1,13 +1,12 @@
 //! `outbox relay`.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 
 use nix::sys::signal::Signal;
 use outbox_tests::{TestDatabase, TestRedis, eventually};
 use redis::AsyncCommands as _;
 
-use crate::program::{PATIENCE, Running};
+use crate::program::{PATIENCE, Running, http};
 
 /// How many entries a stream has.
 async fn length(redis: &TestRedis, topic: &str) -> u64 {
@@ -66,15 +65,6 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The answer to an HTTP request.
-fn get(port: u16, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_without_its_broker_is_alive_and_not_ready() {
     let (database, redis) = (TestDatabase::new(), TestRedis::new());
@@ -83,11 +73,11 @@ async fn a_relay_without_its_broker_is_alive_and_not_ready() {
     let relay =
         Running::relay(&database.url(), &redis.url(), redis.prefix(), &["--listen", &address]);
     eventually(PATIENCE, async || {
-        get(port, "/readyz").filter(|said| said.starts_with("HTTP/1.1 200"))
+        http(port, "/readyz").filter(|said| said.starts_with("HTTP/1.1 200"))
     })
     .await;
-    assert!(get(port, "/healthz").unwrap().starts_with("HTTP/1.1 200"));
-    assert!(get(port, "/else").unwrap().starts_with("HTTP/1.1 404"));
+    assert!(http(port, "/healthz").unwrap().starts_with("HTTP/1.1 200"));
+    assert!(http(port, "/else").unwrap().starts_with("HTTP/1.1 404"));
     drop(relay);
 
     let port = free_port();
@@ -96,9 +86,9 @@ async fn a_relay_without_its_broker_is_alive_and_not_ready() {
         Running::relay(&database.url(), "redis://127.0.0.1:1/", "x", &["--listen", &address]);
     insert(&database, "orders", "a");
     let said = eventually(PATIENCE, async || {
-        get(port, "/readyz").filter(|said| said.contains("unavailable"))
+        http(port, "/readyz").filter(|said| said.contains("unavailable"))
     })
     .await;
     assert!(said.starts_with("HTTP/1.1 503"), "{said}");
-    assert!(get(port, "/healthz").unwrap().starts_with("HTTP/1.1 200"));
+    assert!(http(port, "/healthz").unwrap().starts_with("HTTP/1.1 200"));
 }

@@ -11,8 +11,8 @@ use diesel_async::AsyncPgConnection;
 use uuid::Uuid;
 
 pub use self::shards::ShardOverview;
-use self::shards::{Reading, readings};
 use super::skip::Events;
+use crate::backlog::{self, LIMIT, Reading};
 use crate::operation::{AdminError, begin_look, end, load};
 use crate::statement::statement;
 
@@ -193,7 +193,7 @@ async fn look(conn: &mut AsyncPgConnection) -> Result<Overview, AdminError> {
     let log = log.into_iter().next().ok_or(diesel::result::Error::NotFound)?;
     let rows: Vec<SubscriptionRow> =
         load(conn, statement::<SubscriptionColumns>(SUBSCRIPTIONS)).await?;
-    let mut readings = readings(conn).await?;
+    let mut readings: Vec<Reading> = load(conn, backlog::look(None)).await?;
     let subscriptions = rows
         .into_iter()
         .map(|row| {
@@ -206,12 +206,9 @@ async fn look(conn: &mut AsyncPgConnection) -> Result<Overview, AdminError> {
 }
 
 fn describe(row: SubscriptionRow, readings: Vec<Reading>) -> SubscriptionOverview {
-    let pending = if readings.iter().any(|reading| reading.is_cut) {
-        let distance = readings.iter().map(|reading| reading.distance).max().unwrap_or(0);
-        Events::AtMost(u64::try_from(distance).unwrap_or(0))
-    } else {
-        let pending = readings.iter().map(|reading| reading.pending).sum::<i64>();
-        Events::Exactly(u64::try_from(pending).unwrap_or(0))
+    let pending = match backlog::pending(&readings) {
+        (events, true) => Events::Exactly(events),
+        (events, false) => Events::AtMost(events),
     };
     let held = if row.parked > LIMIT {
         Events::MoreThan(u64::try_from((row.parked - row.retrying - row.dead).max(0)).unwrap_or(0))
@@ -231,9 +228,6 @@ fn describe(row: SubscriptionRow, readings: Vec<Reading>) -> SubscriptionOvervie
         shards: readings.into_iter().map(ShardOverview::from).collect(),
     }
 }
-
-/// What is counted, one by one.
-const LIMIT: i64 = 10_000;
 
 fn bounded(counted: i64) -> Events {
     let number = u64::try_from(counted.clamp(0, LIMIT)).unwrap_or(0);

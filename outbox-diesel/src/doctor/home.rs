@@ -72,6 +72,10 @@ fn finding(refusal: &Refusal) -> Finding {
             "sequence-unreadable",
             "GRANT SELECT ON SEQUENCE outbox.event_seq TO <the role of the relays>",
         ),
+        Refusal::PreparedTransactions { .. } => (
+            "prepared-transactions",
+            "ALTER SYSTEM SET max_prepared_transactions = 0  -- and restart the server",
+        ),
         Refusal::Session(_) => ("not-examined", "outbox doctor"),
     };
     Finding {

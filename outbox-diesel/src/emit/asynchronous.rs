@@ -81,6 +81,7 @@ pub(crate) fn one<'conn, C: AsyncConnection<Backend = Pg>, E: OutboxEvent + ?Siz
                 OneOf::Once(insert) => RunQueryDsl::execute(insert, conn).await?,
             };
             let Some(key) = row.dedup_key.as_deref().filter(|_| inserted == 0) else {
+                metrics::emitted(1);
                 return Ok(Emitted::New(row.id));
             };
             let claimed: Vec<(String, Uuid)> =

@@ -115,7 +115,7 @@ pub(crate) async fn delete(
 }
 
 /// At most a thousand years: what is older than that is out of a timestamp's range.
-fn interval(age: Duration) -> PgInterval {
+pub(crate) fn interval(age: Duration) -> PgInterval {
     const LONGEST: u128 = 1000 * 365 * 24 * 3600 * 1_000_000;
     PgInterval::from_microseconds(i64::try_from(age.as_micros().min(LONGEST)).unwrap_or(i64::MAX))
 }

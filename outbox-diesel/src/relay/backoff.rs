@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 /// Doubling pauses with jitter, from 50 ms up to 5 s.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
@@ -28,6 +30,14 @@ impl Backoff {
     /// Whether a failure is worth a line in the log: the first ones, then about one a minute.
     pub(super) fn is_news(&self) -> bool {
         self.failures <= 3 || self.failures.is_multiple_of(12)
+    }
+}
+
+/// Waits that long, or until cancelled.
+pub(super) async fn pause_for(pause: Duration, cancelled: &CancellationToken) {
+    tokio::select! {
+        () = cancelled.cancelled() => {}
+        () = tokio::time::sleep(pause) => {}
     }
 }
 

@@ -6,12 +6,11 @@
 //! after three, the next event is the one. It is parked before it is sent, and tried alone from
 //! then on, each attempt counted before it is made. Who was parked by mistake goes out with that.
 
-use tracing::warn;
-
+use super::fault::Fault;
 use super::reader::Reading;
 use super::worker::{Interrupted, Worker};
 use crate::message::Message;
-use crate::park::Reason;
+use crate::park::{DEADLY, Reason};
 use crate::publish::Publisher;
 use crate::session::{Mode, Session, SessionError};
 use crate::settle::Place;
@@ -52,11 +51,7 @@ impl<P: Publisher> Worker<P> {
             return Ok(false);
         };
         if !arrived {
-            warn!(
-                subscription = %self.who.subscription, event_id = %first.id(),
-                event_type = first.event_type(), topic = first.topic(),
-                aggregate_id = first.aggregate_id(), "relays ended here: the event is parked before it is tried"
-            );
+            self.tell_fault(Fault::Deadly, &first, 1, DEADLY);
             self.park(session, vec![(first, Reason::Deadly)]).await?;
             messages.remove(0);
         }

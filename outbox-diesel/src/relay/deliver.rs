@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use tracing::{error, warn};
 
 use super::attempt::{Attempt, attempt};
+use super::fault::{Fault, delivered};
 use super::reader::{Reading, Step};
 use super::worker::{Interrupted, Worker};
 use crate::message::{Message, SHARDS};
@@ -128,11 +129,7 @@ impl<P: Publisher> Worker<P> {
         message: Message<'_>,
         reason: String,
     ) -> Result<bool, Interrupted> {
-        warn!(
-            subscription = %self.who.subscription, event_id = %message.id(),
-            event_type = message.event_type(), topic = message.topic(),
-            aggregate_id = message.aggregate_id(), reason, "there was no answer for this event alone"
-        );
+        self.tell_fault(Fault::Unanswered, &message, 1, &reason);
         let retry = self.options.retry_of(message.event_type());
         let Fate { pause, holds } = fate(1, retry);
         let error = Some(reason.clone());
@@ -233,6 +230,7 @@ impl<P: Publisher> Worker<P> {
         let mut rejected: HashSet<(&str, &str)> = HashSet::new();
         let mut parks = Vec::new();
         let mut rest = Vec::new();
+        self.health.meter().acknowledged(delivered(&messages, receipt.verdicts()));
         let later = std::iter::repeat(&Verdict::Unattempted);
         for (message, verdict) in messages.into_iter().zip(receipt.verdicts().iter().chain(later)) {
             let aggregate = (message.aggregate_type(), message.aggregate_id());
@@ -240,11 +238,7 @@ impl<P: Publisher> Worker<P> {
                 Verdict::Delivered => {}
                 Verdict::Rejected(reason) => {
                     let reason = storable(reason);
-                    warn!(
-                        subscription = %self.who.subscription, event_id = %message.id(),
-                        event_type = message.event_type(), topic = message.topic(),
-                        aggregate_id = message.aggregate_id(), attempt = 1, reason, "the event was rejected"
-                    );
+                    self.tell_fault(Fault::Rejected, &message, 1, &reason);
                     if fate(1, self.options.retry_of(message.event_type())).holds {
                         rejected.insert(aggregate);
                     }

@@ -98,7 +98,7 @@ impl<P: Publisher> Drain<P> {
     ) -> Self {
         let who = Identity { relay: Uuid::nil(), subscription, host: "a test".to_owned() };
         let heartbeat = Heartbeat { tasks: JoinSet::new(), retire: CancellationToken::new() };
-        let (leases, health) = (Arc::new(Leases::default()), HealthCell::new());
+        let (leases, health) = (Arc::new(Leases::default()), HealthCell::new(&who.subscription));
         Self(Worker::new(pool, options, who, leases, health, publisher, heartbeat))
     }
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::lease::SelfReport;
+use crate::metrics::{Condition, Meter};
 
 /// The state of a relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +47,16 @@ impl Health {
         };
         SelfReport { state, reason: reason.cloned() }
     }
+
+    /// As the metrics tell it.
+    fn condition(&self) -> Condition {
+        match self {
+            Self::Starting => Condition::Starting,
+            Self::Running => Condition::Delivering,
+            Self::BrokerUnavailable { .. } => Condition::BrokerAway,
+            Self::Interrupted { .. } | Self::Stopping | Self::Stopped => Condition::Blind,
+        }
+    }
 }
 
 /// The relay has ended, and is not going to do what was waited for.
@@ -60,23 +71,28 @@ pub(super) struct HealthCell(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
+    meter: Meter,
     health: watch::Sender<Health>,
     started: Instant,
     /// Milliseconds from `started`.
     progress: AtomicU64,
     /// How often somebody asked to be told when all is delivered.
     asked: AtomicU64,
+    /// Somebody has asked, and a relay that sleeps is to look.
+    question: Notify,
     /// Up to which of these questions the answer is yes.
     drained: watch::Sender<u64>,
 }
 
 impl HealthCell {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(subscription: &str) -> Self {
         Self(Arc::new(Shared {
+            meter: Meter::of(subscription),
             health: watch::Sender::new(Health::Starting),
             started: Instant::now(),
             progress: AtomicU64::new(0),
             asked: AtomicU64::new(0),
+            question: Notify::new(),
             drained: watch::Sender::new(0),
         }))
     }
@@ -85,7 +101,12 @@ impl HealthCell {
         self.0.health.borrow().clone()
     }
 
+    pub(super) fn meter(&self) -> &Meter {
+        &self.0.meter
+    }
+
     pub(super) fn set(&self, health: Health) {
+        self.0.meter.tell(health.condition());
         self.0.health.send_replace(health);
     }
 
@@ -93,6 +114,7 @@ impl HealthCell {
     pub(super) fn progressed(&self) {
         let millis = u64::try_from(self.0.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.0.progress.store(millis, Ordering::Relaxed);
+        self.0.meter.progressed();
     }
 
     pub(super) fn last_progress(&self) -> Instant {
@@ -102,6 +124,11 @@ impl HealthCell {
     /// The questions asked so far: to be read before the look that answers them.
     pub(super) fn asked(&self) -> u64 {
         self.0.asked.load(Ordering::SeqCst)
+    }
+
+    /// Waits until somebody asks, or returns at once if somebody has.
+    pub(super) async fn question(&self) {
+        self.0.question.notified().await;
     }
 
     /// All is delivered that was committed before these questions.
@@ -124,6 +151,7 @@ impl HealthCell {
 
     pub(super) async fn all_delivered(&self) -> Result<(), Stopped> {
         let question = self.0.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        self.0.question.notify_one();
         let (mut drained, mut health) = (self.0.drained.subscribe(), self.0.health.subscribe());
         tokio::select! {
             biased;

@@ -116,6 +116,7 @@ impl<P: Publisher> Worker<P> {
         // The database went back in time if we have been here before: the publisher remembers its
         // contacts by epoch, and would make none under one that it knows.
         self.raise(session, &raises).await?;
+        self.health.meter().leased(self.shards.len());
         info!(subscription = %self.who.subscription, shards = ?self.shards.keys().collect::<Vec<_>>(), "leases shards");
         Ok(())
     }
@@ -124,6 +125,7 @@ impl<P: Publisher> Worker<P> {
     pub(super) fn lose(&mut self, shard: u8) {
         self.shards.remove(&shard);
         self.leases.forget(shard);
+        self.health.meter().leased(self.shards.len());
         self.is_ready &= !self.shards.is_empty();
     }
 

@@ -108,9 +108,13 @@ impl<P: Publisher> Worker<P> {
         }
         self.clocks.idle = 0;
         let owned = self.shards.len();
+        let batch = self.health.meter().batch();
         let (delivered, mut next) = self.deliver(session, &reading).await?;
         if delivered {
             self.health.progressed();
+            if !reading.chunk.is_empty() {
+                self.health.meter().delivered(&batch);
+            }
             for (shard, _, after) in &reading.moves {
                 if let Some(state) = self.shards.get_mut(shard) {
                     state.done = *after;

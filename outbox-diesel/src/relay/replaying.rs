@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use tracing::warn;
-
 use super::attempt::{Attempt, attempt};
+use super::fault::Fault;
 use super::worker::{Interrupted, Worker};
 use crate::message::Message;
 use crate::message::SHARDS;
@@ -92,14 +91,14 @@ impl<P: Publisher> Worker<P> {
                     reach = first;
                     if messages.len() == 1 {
                         let verdict = [Verdict::Rejected(reason)];
-                        messages = take_in(messages, &verdict, &mut outcomes);
+                        messages = take_in(self, messages, &verdict, &mut outcomes);
                     } else {
                         messages.truncate(1);
                     }
                 }
                 Attempt::Receipt(receipt) => {
                     let before = messages.len();
-                    messages = take_in(messages, receipt.verdicts(), &mut outcomes);
+                    messages = take_in(self, messages, receipt.verdicts(), &mut outcomes);
                     self.raise_fenced(session, &receipt).await?;
                     let is_stuck = messages.len() == before && receipt.fenced_shards().is_empty();
                     let reason = receipt.unavailability().map(|unavailable| unavailable.0.as_str());
@@ -126,7 +125,8 @@ impl<P: Publisher> Worker<P> {
 }
 
 /// Counts what came of each event, and returns those that were not attempted.
-fn take_in<'a>(
+fn take_in<'a, P>(
+    worker: &Worker<P>,
     messages: Vec<Message<'a>>,
     verdicts: &[Verdict],
     outcomes: &mut BTreeMap<i16, Outcome>,
@@ -137,7 +137,7 @@ fn take_in<'a>(
         match verdict {
             Verdict::Delivered => outcome.sent += 1,
             Verdict::Rejected(reason) => {
-                warn!(event_id = %message.id(), reason, "the broker refused a replayed event");
+                worker.tell_fault(Fault::RefusedInReplay, &message, 1, &storable(reason));
                 outcome.refused += 1;
                 outcome.error = Some(storable(reason));
             }

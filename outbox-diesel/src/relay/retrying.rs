@@ -3,6 +3,7 @@
 use tracing::{info, warn};
 
 use super::attempt::{Attempt, attempt};
+use super::fault::{self, Fault};
 use super::shard::Shard;
 use super::startup::Refusal;
 use super::worker::{Interrupted, Worker};
@@ -41,7 +42,7 @@ impl<P: Publisher> Worker<P> {
         Ok(self.shards.len() != before)
     }
 
-    fn shards_with_parked(&self) -> Vec<i16> {
+    pub(super) fn shards_with_parked(&self) -> Vec<i16> {
         let has_parked =
             |(shard, state): (&u8, &Shard)| (!state.parked.is_empty()).then_some((*shard).into());
         self.shards.iter().filter_map(has_parked).collect()
@@ -177,7 +178,8 @@ impl<P: Publisher> Worker<P> {
             holds: retry.due.holds,
             alone: retry.due.alone || retry.counted,
         };
-        let counted = Failure { alone: off.alone, ..self.failure(retry, Some(reason)) };
+        let counted = Failure { alone: off.alone, ..self.failure(retry, Some(reason.clone())) };
+        self.tell_fault(Fault::Unanswered, &retry.message, counted.attempts, &reason);
         self.write_retries(session, Vec::new(), vec![off]).await?;
         // No outage of the relay, whoever is at fault: the main path has its turn.
         self.evidence.suspect(counted);
@@ -215,6 +217,8 @@ impl<P: Publisher> Worker<P> {
     ) -> Result<bool, SessionError> {
         let mut delivered = Vec::new();
         let mut failures = Vec::new();
+        let messages = retries.iter().map(|retry| &retry.message);
+        self.health.meter().acknowledged(fault::delivered(messages, verdicts));
         for (retry, verdict) in retries.iter().zip(verdicts) {
             let message = &retry.message;
             match verdict {
@@ -222,11 +226,7 @@ impl<P: Publisher> Worker<P> {
                 Verdict::Rejected(reason) => {
                     let reason = storable(reason);
                     let failure = self.failure(retry, Some(reason.clone()));
-                    warn!(
-                        subscription = %self.who.subscription, event_id = %message.id(),
-                        event_type = message.event_type(), topic = message.topic(),
-                        aggregate_id = message.aggregate_id(), attempt = failure.attempts, reason, "the event was rejected"
-                    );
+                    self.tell_fault(Fault::Rejected, message, failure.attempts, &reason);
                     let seen = failure.seen.saturating_add(retry.counted.into());
                     failures.push(Failure { seen, ..failure });
                 }

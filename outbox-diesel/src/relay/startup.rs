@@ -75,6 +75,14 @@ pub enum Refusal {
         "the value of sequence outbox.event_seq cannot be read; GRANT USAGE ON SEQUENCE outbox.event_seq to the relay's role"
     )]
     SequenceUnreadable,
+    /// Emits would notify, and `PREPARE TRANSACTION` fails in a transaction that has.
+    #[error(
+        "Wake::Listen does not go with max_prepared_transactions = {allowed}: NOTIFY would abort every PREPARE TRANSACTION that emits; set it to 0 and restart the server, or use Wake::Poll"
+    )]
+    PreparedTransactions {
+        /// The setting.
+        allowed: i64,
+    },
     /// A check itself failed.
     #[error(transparent)]
     Session(#[from] SessionError),

@@ -32,6 +32,18 @@ pub(super) struct Upkeep {
 #[derive(Debug, Default)]
 struct Troubles(BTreeMap<&'static str, Instant>);
 
+impl Upkeep {
+    /// What a look for the metrics returned, if it did not fail; as with any other duty.
+    #[cfg(feature = "metrics")]
+    pub(super) fn note<T>(
+        &mut self,
+        duty: &'static str,
+        done: Result<T, SessionError>,
+    ) -> Result<Option<T>, SessionError> {
+        self.troubles.note(duty, done)
+    }
+}
+
 impl<P: Publisher> Worker<P> {
     /// One round.
     ///

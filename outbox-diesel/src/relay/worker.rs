@@ -8,12 +8,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::Heartbeat;
-use super::backoff::Backoff;
+use super::backoff::{Backoff, pause_for};
 use super::doubt::{Evidence, Search};
 use super::health::{Health, HealthCell};
 use super::reader::{Reader, Step};
 use super::replaying::Replaying;
 use super::shard::Shard;
+use super::sleeping::Sleeping;
 use super::startup::{self, Refusal};
 use super::upkeep::Upkeep;
 use crate::lease::{self, Identity, Leases};
@@ -69,6 +70,7 @@ pub(super) struct Worker<P> {
     pub(super) retry_search: Search,
     pub(super) evidence: Evidence,
     pub(super) replaying: Replaying,
+    pub(super) sleeping: Sleeping,
     /// Raised by operators: the one last heeded.
     pub(super) revision: i64,
 }
@@ -85,7 +87,7 @@ pub(super) struct Outage {
 /// When each recurring duty was last done.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
-    membership: Option<Instant>,
+    pub(super) membership: Option<Instant>,
     settle: Option<Instant>,
     tick: Option<Instant>,
     look: Option<Instant>,
@@ -132,6 +134,7 @@ impl<P: Publisher> Worker<P> {
             repeat: Repeat::EventId,
         };
         let reader = Reader::new(who.subscription.clone());
+        let sleeping = Sleeping::new(pool.clone(), &options);
         Self {
             pool,
             options,
@@ -153,6 +156,7 @@ impl<P: Publisher> Worker<P> {
             retry_search: Search::default(),
             evidence: Evidence::default(),
             replaying: Replaying::default(),
+            sleeping,
             revision: 0,
         }
     }
@@ -185,6 +189,7 @@ impl<P: Publisher> Worker<P> {
         let mut session = Session::open(self.pool.clone(), self.options.database_timeout).await?;
         let session = &mut session;
         let facts = startup::check(session, &self.who.subscription).await?;
+        self.sleeping.begin(session).await?;
         self.stamp.source = facts.source;
         self.stamp.generation = facts.generation;
         // Nothing in memory counts after a reconnect, and outcomes are unknown.
@@ -202,6 +207,7 @@ impl<P: Publisher> Worker<P> {
         self.raise_epochs(session).await?;
         self.reader.rewind(&self.shards);
         self.is_ready = false;
+        self.sleeping.announce(session).await?;
 
         let mut next = None;
         while !cancelled.is_cancelled() {
@@ -213,6 +219,7 @@ impl<P: Publisher> Worker<P> {
             }
             if let Some(pause) = self.outage_left() {
                 self.drop_ahead(&mut next);
+                self.rouse(session).await?;
                 pause_for(pause.min(Duration::from_millis(100)), cancelled).await;
                 continue;
             }
@@ -229,18 +236,23 @@ impl<P: Publisher> Worker<P> {
                 self.health.drained(asked);
             }
             match step {
-                Step::Deliver(reading) => next = self.advance(session, reading).await?,
+                Step::Deliver(reading) => {
+                    next = self.advance(session, reading).await?;
+                    self.rouse(session).await?;
+                }
                 Step::Aim { shards, target } => self.aim(session, &shards, target).await?,
                 Step::CaughtUp { waiting } => self.catch_up(session, waiting, cancelled).await?,
-                Step::Idle => pause_for(self.options.poll_idle, cancelled).await,
+                Step::Idle => self.stand_by(session, cancelled).await?,
             }
         }
         self.health.set(Health::Stopping);
+        self.rouse(session).await?;
         self.settle(session, Mode::Durable).await?;
         self.heartbeat.end().await;
         let shards = self.shards.keys().map(|shard| i16::from(*shard)).collect();
         lease::release(session, &self.who, shards).await?;
         lease::leave(session, &self.who).await?;
+        self.sleeping.announce(session).await?;
         Ok(())
     }
 
@@ -271,7 +283,9 @@ impl<P: Publisher> Worker<P> {
             let unasked = is_due(&mut self.clocks.recheck, RECHECK);
             self.heed_operators(session, unasked).await?;
         }
-        if is_due(&mut self.clocks.look, TICK_PACE) {
+        // Asleep: emits wake us, and nobody fills partitions.
+        let is_dozing = self.sleeping.is_dozing();
+        if !is_dozing && is_due(&mut self.clocks.look, TICK_PACE) {
             self.keep_ticking(session).await?;
         }
         if self.shards.values().any(|shard| !shard.parked.is_empty())
@@ -288,8 +302,10 @@ impl<P: Publisher> Worker<P> {
             self.replay(session).await?;
             changed |= self.shards.len() != before;
         }
-        if is_due(&mut self.clocks.upkeep, UPKEEP) {
+        if is_due(&mut self.clocks.upkeep, if is_dozing { UPKEEP * 6 } else { UPKEEP }) {
             self.keep_up(session).await?;
+            #[cfg(feature = "metrics")]
+            self.sample(session).await?;
         }
         Ok(changed)
     }
@@ -319,10 +335,10 @@ impl<P: Publisher> Worker<P> {
             self.calm_down();
             let pause = self.options.poll_awake.saturating_mul(1 << self.clocks.idle.min(16));
             self.clocks.idle += 1;
-            pause_for(pause.min(self.options.poll_idle), cancelled).await;
-            return Ok(());
+            return self.rest(session, pause.min(self.options.poll_idle), cancelled).await;
         }
         self.clocks.idle = 0;
+        self.sleeping.stir();
         if let Some(wait) = self.clocks.tick.and_then(|last| TICK_PAUSE.checked_sub(last.elapsed()))
         {
             pause_for(wait, cancelled).await;
@@ -359,13 +375,6 @@ impl<P: Publisher> Worker<P> {
             info!(subscription = %self.who.subscription, "the broker is available again");
             self.health.set(Health::Running);
         }
-    }
-}
-
-async fn pause_for(pause: Duration, cancelled: &CancellationToken) {
-    tokio::select! {
-        () = cancelled.cancelled() => {}
-        () = tokio::time::sleep(pause) => {}
     }
 }
 
