@@ -60,32 +60,31 @@ pub(crate) enum Reach {
     End,
 }
 
+// A statement of its own: a bound that the next one computed itself would prune no partition before
+// all of them were set up.
+const FLOOR: &str = "\
+SELECT greatest((SELECT k.seq_before FROM outbox.ticks k WHERE k.xid <= $1 ORDER BY k.xid DESC LIMIT 1),
+                (SELECT m.seq_floor FROM outbox.meta m), 0)";
+
 // Found before the chunks are read. Few: in-flight transactions that emitted, each found by one
 // probe of (xid, seq), the unlisted ones by a skip scan. The bounds let partitions be pruned. An
 // EXISTS instead of the LATERAL became a hash join with all events since the oldest transaction.
 const STRAGGLERS: &str = "\
-WITH RECURSIVE bound AS MATERIALIZED (
-    SELECT greatest((SELECT k.seq_before FROM outbox.ticks k WHERE k.xid <= $1 ORDER BY k.xid DESC LIMIT 1),
-                    (SELECT m.seq_floor FROM outbox.meta m), 0) AS seq_floor
-), unlisted AS (
+WITH RECURSIVE unlisted AS (
     (SELECT e.xid FROM outbox.events e
-     WHERE e.xid >= $2 AND e.xid < $3
-       AND e.seq > (SELECT seq_floor FROM bound) AND e.seq <= $4
+     WHERE e.xid >= $1 AND e.xid < $2 AND e.seq > $3 AND e.seq <= $4
      ORDER BY e.xid LIMIT 1)
     UNION ALL
     SELECT (SELECT e.xid FROM outbox.events e
-            WHERE e.xid > u.xid AND e.xid < $5
-              AND e.seq > (SELECT seq_floor FROM bound) AND e.seq <= $6
+            WHERE e.xid > u.xid AND e.xid < $5 AND e.seq > $6 AND e.seq <= $7
             ORDER BY e.xid LIMIT 1)
     FROM unlisted u WHERE u.xid IS NOT NULL
 )
-SELECT NULL::xid8, seq_floor FROM bound
+SELECT xid FROM unlisted WHERE xid IS NOT NULL
 UNION ALL
-SELECT xid, 0 FROM unlisted WHERE xid IS NOT NULL
-UNION ALL
-SELECT x.xid, 0 FROM unnest($7::xid8[]) AS x (xid)
+SELECT x.xid FROM unnest($8::xid8[]) AS x (xid)
 CROSS JOIN LATERAL (SELECT FROM outbox.events e
-                    WHERE e.xid = x.xid AND e.seq > (SELECT seq_floor FROM bound) AND e.seq <= $8
+                    WHERE e.xid = x.xid AND e.seq > $9 AND e.seq <= $10
                     LIMIT 1) e";
 
 /// Prepares the reading of a diff.
@@ -102,23 +101,27 @@ pub(crate) async fn open(
         let stragglers = Stragglers { xids: Vec::new(), floor: from.seq_before };
         return Ok(Diff { from, to, topics, stragglers });
     }
-    let rows: Vec<(Option<Xid>, i64)> = session
+    let floor = statement::<BigInt>(FLOOR).bind::<Xid8, _>(from.snapshot.xmin());
+    let floor: Vec<i64> = session.load(Mode::Read, floor).await?;
+    let floor = floor.first().copied().unwrap_or(0);
+    let mut xids: Vec<Xid> = session
         .load(
             Mode::Read,
-            statement::<(Nullable<Xid8>, BigInt)>(STRAGGLERS)
-                .bind::<Xid8, _>(from.snapshot.xmin())
+            statement::<Xid8>(STRAGGLERS)
                 .bind::<Xid8, _>(from.snapshot.xmax())
                 .bind::<Xid8, _>(from.xid)
+                .bind::<BigInt, _>(floor)
                 .bind::<BigInt, _>(from.seq_before)
                 .bind::<Xid8, _>(from.xid)
+                .bind::<BigInt, _>(floor)
                 .bind::<BigInt, _>(from.seq_before)
                 .bind::<Array<Xid8>, _>(listed)
+                .bind::<BigInt, _>(floor)
                 .bind::<BigInt, _>(from.seq_before),
         )
         .await?;
-    let floor = rows.iter().find(|(xid, _)| xid.is_none()).map_or(0, |(_, floor)| *floor);
-    let xids = rows.iter().filter_map(|(xid, _)| *xid).filter(|xid| to.snapshot.sees(*xid));
-    let stragglers = Stragglers { xids: xids.collect(), floor };
+    xids.retain(|xid| to.snapshot.sees(*xid));
+    let stragglers = Stragglers { xids, floor };
     Ok(Diff { from, to, topics, stragglers })
 }
 

@@ -3,12 +3,14 @@
 use diesel_async::AsyncConnection as _;
 use outbox_diesel::admin::{self, Filter};
 use outbox_diesel::publish::RecordingPublisher;
-use outbox_diesel::{AsyncEmit as _, Relay};
-use outbox_tests::TestDatabase;
+use outbox_diesel::{AsyncEmit as _, Order, Relay, RetryOptions};
+use outbox_tests::{TestDatabase, quick};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{Rejects, attempts, dead, event, gets, got, holds, strict_relay};
+use crate::admin::{
+    Rejects, attempts, dead, emit, event, gets, got, holds, nothing_parked, strict_relay,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_sent_before_a_parked_event_is_not_parked_after_a_crash_before_the_settle() {
@@ -44,5 +46,34 @@ async fn what_was_sent_before_a_parked_event_is_not_parked_after_a_crash_before_
     rejects.set(&[]);
     admin::retry_all(&mut conn, &Filter::default()).await.unwrap();
     gets(&broker, "a", &["1", "bad", "2"]).await;
+    relay.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_events_that_are_retried_together_come_out_in_order_however_they_lie_in_the_table() {
+    let database = TestDatabase::new();
+    let broker = RecordingPublisher::default();
+    let names = ["1", "2", "3", "4", "5"];
+    let rejects = Rejects::of(&broker, &names);
+    // Each of them dies: none waits behind a dead one.
+    let retry = RetryOptions::default().attempts(1).order(Order::Skip);
+    let relay = database.relay_with(broker.clone(), quick().retry(retry)).await;
+    let mut conn = database.connect().await;
+    for name in names {
+        emit(&mut conn, event("a", name)).await;
+    }
+    dead(&database, 5).await;
+    // An update moves a row to the end of the table.
+    for name in ["4", "1", "5", "3", "2"] {
+        database.sql(&format!(
+            "UPDATE outbox.parked SET updated_at = clock_timestamp() WHERE event_type = '{name}'"
+        ));
+    }
+    let lie = "SELECT string_agg(event_type, '' ORDER BY ctid) = '41532' FROM outbox.parked";
+    assert!(database.value::<bool>(lie));
+    rejects.set(&[]);
+    admin::retry_all(&mut conn, &Filter::default()).await.unwrap();
+    gets(&broker, "a", &names).await;
+    nothing_parked(&database).await;
     relay.shutdown().await;
 }

@@ -94,6 +94,8 @@ fn log_on(server: &Postgres) -> TestDatabase {
          FROM generate_series(0, 29) n;
          SELECT setval('outbox.event_seq', 1497500)",
     );
+    // While nothing is in flight: it bounds where the stragglers of every later tick can lie.
+    database.ticks(1);
     database
 }
 
@@ -141,9 +143,9 @@ async fn assert_scans_by_index(statistics: Statistics) {
             assert!(kind != "Seq Scan" || !of_the_log, "{statistics:?}: {table}: {}", plan.query);
             seen.insert(table);
         }
-        // A read reaches over 100,000 seqs at most.
+        // A read reaches over 100,000 seqs at most. Reads by xid are bounded by seq too.
         let leaves = plan.leaves();
-        let reads = plan.query.contains("before + size");
+        let reads = plan.query.contains("before + size") || plan.query.contains("unlisted");
         assert!(!reads || leaves.len() <= 2, "{statistics:?}: {leaves:?}: {}", plan.query);
     }
     assert!(seen.contains("ticks") && seen.contains("cursors"), "{seen:?}");

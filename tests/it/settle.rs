@@ -1,11 +1,13 @@
 //! Settle: shards that share a stream, and places that differ, neither lose nor repeat.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use diesel::connection::SimpleConnection as _;
 use outbox_diesel::publish::RecordingPublisher;
 use outbox_diesel::publish::redis::{RedisPublisher, StreamNaming};
-use outbox_tests::{Crashable, SOON, TestDatabase, TestRedis, eventually, insert, orders, quick};
+use outbox_tests::{
+    Crashable, SOON, TestDatabase, TestRedis, backlog, eventually, insert, orders, quick,
+};
 use redis::AsyncCommands as _;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,5 +153,38 @@ async fn events_whose_time_lies_in_the_past_or_nowhere_are_delivered_in_order() 
     }
     let sent = orders(&broker, 5).await;
     assert_eq!(sent, ["now", "2001-01-01", "infinity", "-infinity", "2999-01-01"]);
+    relay.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pinned_vacuum_horizon_leaves_few_dead_rows_for_the_next_claim_to_walk_over() {
+    let database = TestDatabase::new();
+    let broker = RecordingPublisher::default();
+    let mut report = database.sync();
+    report
+        .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM outbox.cursors")
+        .unwrap();
+    backlog(&database, 3_000, 100, 32);
+    let updates = "SELECT pg_stat_get_tuples_updated('outbox.cursors'::regclass)";
+    let began = Instant::now();
+    // Each of these batches moves all sixteen cursors.
+    let relay = database.relay_with(broker.clone(), quick().batch_events(5)).await;
+    orders(&broker, 3_000).await;
+    relay.shutdown().await;
+    let took = began.elapsed();
+    // A session counts when it ends.
+    eventually(SOON, async || {
+        let ended = "SELECT count(*) = 0 FROM pg_stat_activity
+                     WHERE datname = current_database() AND application_name = 'relay'";
+        database.value::<bool>(ended).then_some(())
+    })
+    .await;
+    let updated = database.value::<i64>(updates);
+    // Written by time: ten settles a second, two heartbeats, and what a start and an end write.
+    let rounds = i64::try_from(took.as_millis() / 100 + took.as_millis() / 500).unwrap() + 8;
+    assert!((32..=16 * rounds).contains(&updated), "{updated} rows for 600 batches in {took:?}");
+    let relay = database.relay(broker.clone()).await;
+    database.insert("after");
+    orders(&broker, 3_001).await;
     relay.shutdown().await;
 }

@@ -104,6 +104,28 @@ async fn what_commits_between_the_two_looks_of_a_tick_at_the_sequence_is_deliver
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_in_flight_that_no_list_names_is_delivered_when_idle() {
+    let database = TestDatabase::new();
+    let broker = RecordingPublisher::default();
+    let mut open = database.sync();
+    open.batch_execute(&format!("BEGIN; {}", insert("unlisted"))).unwrap();
+    let tick = database.tick();
+    // As if nothing else had ended between the beginning of the transaction and the tick.
+    let xid: i64 = database.value(
+        "SELECT min(backend_xid::text::bigint) FROM pg_stat_activity
+         WHERE datname = current_database() AND state = 'idle in transaction'",
+    );
+    database.sql(&format!(
+        "UPDATE outbox.ticks SET snapshot = '{xid}:{xid}:', xid = '{}' WHERE tick = {tick}",
+        xid + 1
+    ));
+    open.batch_execute("COMMIT").unwrap();
+    let relay = database.relay(broker.clone()).await;
+    assert_eq!(orders(&broker, 1).await, ["unlisted"]);
+    relay.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn gaps_in_the_timeline_and_in_the_sequence_stop_nothing() {
     let database = TestDatabase::new();
     let broker = RecordingPublisher::default();

@@ -122,6 +122,24 @@ async fn streams_are_trimmed_only_on_demand() {
 }
 
 #[tokio::test]
+async fn an_older_event_that_comes_after_a_newer_one_gets_an_id_above_it() {
+    let server = RedisServer::start().await;
+    send(&mut server.publisher(), &stamp(), &[event(7).tick(20)]).await;
+    // Of another shard, by another relay that is behind.
+    let behind = send(&mut server.publisher(), &stamp(), &[event(5).tick(10).shard(1)]).await;
+    let retry = Stamp { repeat: Repeat::EventId, ..stamp() };
+    let retried = send(&mut server.publisher(), &retry, &[event(3).tick(10)]).await;
+    assert_eq!([verdicts(&behind), verdicts(&retried)], ["d", "d"]);
+    // In the order of their ids, which are those that Redis chose.
+    assert_eq!(server.seqs("orders").await, [7, 5, 3]);
+    let entries: Vec<(String, Vec<String>)> = server.run(&["XRANGE", "orders", "-", "+"]).await;
+    let (time, _) = entries[0].0.split_once('-').expect("an id has two parts");
+    let now: (String, String) = server.run(&["TIME"]).await;
+    let age = now.0.parse::<u64>().expect("seconds") - time.parse::<u64>().expect("ms") / 1_000;
+    assert!(age < 3_600, "{age}");
+}
+
+#[tokio::test]
 async fn every_key_of_a_call_lies_in_the_slot_of_its_stream() {
     let file = format!("{}-nodes.conf", Uuid::now_v7());
     let server =
