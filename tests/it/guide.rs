@@ -47,14 +47,14 @@ impl Repeating {
         database: &TestDatabase,
         mut step: impl FnMut(&mut PgConnection) + Send + 'static,
     ) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, mut conn) = (Arc::clone(&stop), database.sync());
+        let ended = Arc::new(AtomicBool::new(false));
+        let (told, mut conn) = (Arc::clone(&ended), database.sync());
         let thread = thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
+            while !told.load(Ordering::Relaxed) {
                 step(&mut conn);
             }
         });
-        Self(stop, Some(thread))
+        Self(ended, Some(thread))
     }
 
     /// Lets it finish its step.

@@ -1,4 +1,4 @@
-//! Wake::Listen: relays that sleep are woken by what is emitted, and by nothing else.
+//! `Wake::Listen`: relays that sleep are woken by what is emitted, and by nothing else.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};

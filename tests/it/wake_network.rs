@@ -1,4 +1,4 @@
-//! Wake::Listen where nobody can be woken: the relay notices, says so, and polls.
+//! `Wake::Listen` where nobody can be woken: the relay notices, says so, and polls.
 
 use std::time::{Duration, Instant};
 
