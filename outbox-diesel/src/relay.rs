@@ -151,7 +151,8 @@ impl<P: Publisher> Relay<P> {
     pub async fn run(self, cancelled: CancellationToken) -> Result<(), InvalidOptions> {
         self.options.check()?;
         let health = HealthCell::new(&self.subscription);
-        run(self, cancelled, health).await;
+        // Boxed, for it is large and would lie in the caller's future.
+        Box::pin(run(self, cancelled, health)).await;
         Ok(())
     }
 }

@@ -165,7 +165,7 @@ async fn a_pinned_vacuum_horizon_leaves_few_dead_rows_for_the_next_claim_to_walk
         .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM outbox.cursors")
         .unwrap();
     backlog(&database, 3_000, 100, 32);
-    let updates = "SELECT pg_stat_get_tuples_updated('outbox.cursors'::regclass)";
+    let written = "SELECT pg_stat_get_tuples_updated('outbox.cursors'::regclass)";
     let began = Instant::now();
     // Each of these batches moves all sixteen cursors.
     let relay = database.relay_with(broker.clone(), quick().batch_events(5)).await;
@@ -179,7 +179,7 @@ async fn a_pinned_vacuum_horizon_leaves_few_dead_rows_for_the_next_claim_to_walk
         database.value::<bool>(ended).then_some(())
     })
     .await;
-    let updated = database.value::<i64>(updates);
+    let updated = database.value::<i64>(written);
     // Written by time: ten settles a second, two heartbeats, and what a start and an end write.
     let rounds = i64::try_from(took.as_millis() / 100 + took.as_millis() / 500).unwrap() + 8;
     assert!((32..=16 * rounds).contains(&updated), "{updated} rows for 600 batches in {took:?}");
