@@ -148,7 +148,7 @@ async fn diffs_polls_and_retries_touch_few_of_sixty_partitions_by_their_indexes(
     for (name, text) in [
         ("rest", "NOT pg_visible_in_snapshot(e.xid"),
         ("late", "CROSS JOIN LATERAL ("),
-        ("stragglers", "WITH RECURSIVE bound"),
+        ("stragglers", "WITH RECURSIVE unlisted"),
         ("poll", "pg_snapshot_xip"),
         ("due", "WITH current AS MATERIALIZED"),
         ("settle", "from_tick, from_seq"),
