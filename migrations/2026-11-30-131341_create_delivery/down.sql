@@ -1,5 +1,4 @@
 -- Forgets what was delivered and what failed; the events stay.
-DROP VIEW outbox.event_status;
 DROP VIEW outbox.dead_letters;
 DROP TABLE outbox.parked;
 DROP TABLE outbox.relays;

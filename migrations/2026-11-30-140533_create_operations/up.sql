@@ -88,7 +88,7 @@ CREATE TABLE outbox.replay_cursors (
 COMMENT ON TABLE outbox.replay_cursors IS 'How far each shard of a replay is: moved by the shard''s owner, under its epoch';
 COMMENT ON COLUMN outbox.replay_cursors.error IS 'Why the broker refused the last one that it refused';
 
-CREATE OR REPLACE VIEW outbox.event_status AS
+CREATE VIEW outbox.event_status AS
     SELECT s.name AS subscription, e.seq, e.id AS event_id, e.topic, e.aggregate_type, e.aggregate_id,
            e.event_type, e.event_version, e.payload, e.headers, e.created_at,
            CASE
