@@ -30,7 +30,8 @@ pub(crate) async fn run(bench: &mut Bench) -> Outcome {
     if bench.wants("drain_2_relays_vs_1") {
         relays(bench, shape).await?;
     }
-    if bench.wants("relay_rss") || bench.wants("consume_wal_bytes_per_event") {
+    let of_footprint = ["relay_rss_mb", "relay_rss_big_mb", "consume_wal_bytes_per_event"];
+    if of_footprint.iter().any(|name| bench.wants(name)) {
         footprint(bench).await?;
     }
     Ok(())

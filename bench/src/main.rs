@@ -57,7 +57,7 @@ struct Arguments {
     #[arg(long)]
     peers: Option<PathBuf>,
     /// Writes the table, or the plots, into `docs/performance.md`.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "only")]
     write: bool,
 }
 
@@ -162,6 +162,9 @@ async fn run(arguments: Arguments) -> Outcome<ExitCode> {
     }
     if part(What::Idle) {
         timed("idle", idle::run(&mut bench)).await?;
+    }
+    if what != What::Growth && bench.rows.len() == 1 {
+        return Err(format!("no figure of this part is called {:?}", bench.only).into());
     }
     if what == What::Growth {
         let lines = timed("growth", growth::run(&bench, Path::new(PLOTS))).await?;
