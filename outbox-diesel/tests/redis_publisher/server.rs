@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
@@ -105,7 +106,14 @@ impl RedisServer {
     }
 
     pub(crate) async fn connection(&self) -> MultiplexedConnection {
-        self.client().get_multiplexed_async_connection().await.expect("the server answers")
+        // On a busy machine the default of half a second is too short.
+        let patience = Some(Duration::from_secs(30));
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(patience)
+            .set_response_timeout(patience);
+        let client = self.client();
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        connection.await.expect("the server answers")
     }
 
     /// The fields of each entry of a stream.

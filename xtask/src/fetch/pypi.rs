@@ -1,7 +1,4 @@
 //! Redis' and Valkey's server programs, from wheels of PyPI.
-//!
-//! They are run by tests and shipped with nothing. Redis 6.2 and Valkey are under the BSD licence,
-//! Redis 8 under RSALv2, SSPLv1 or AGPLv3. Its wheel also holds a module, which stays where it is.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -47,6 +44,9 @@ struct Wheel {
     program: &'static str,
 }
 
+// These programs are run by tests and shipped with nothing. Redis 6.2 and Valkey are under the BSD
+// licence. Redis 8 is under RSALv2, SSPLv1 or AGPLv3, and its wheel also holds a module of other
+// terms, which is not taken.
 impl RedisRelease {
     fn wheel(self) -> Wheel {
         match self {
