@@ -53,6 +53,7 @@ mod partition_locks;
 mod passed_over;
 mod pgbouncer;
 mod poison;
+mod poison_process;
 mod property;
 mod read;
 mod read_heavy;
