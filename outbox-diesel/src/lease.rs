@@ -171,6 +171,8 @@ pub(crate) async fn release(
     Ok(())
 }
 
+// A relay that says it is interrupted keeps nobody from its shards: its heartbeat may well live on
+// where its work is refused, by a newer schema or for want of a right.
 const RENEW: &str = "\
 WITH seen AS (
     INSERT INTO outbox.relays (id, subscription, host, version, state, reason) VALUES ($1, $2, $3, $4, $5, $6)
@@ -179,11 +181,11 @@ WITH seen AS (
         state_since = CASE WHEN relays.state = excluded.state THEN relays.state_since ELSE clock_timestamp() END
 ), mine AS MATERIALIZED (
     SELECT shard FROM outbox.cursors
-    WHERE subscription = $7 AND owner = $8 AND leased_until > clock_timestamp()
+    WHERE subscription = $7 AND owner = $8 AND leased_until > clock_timestamp() AND $9::text <> 'interrupted'
     ORDER BY shard FOR UPDATE
 )
-UPDATE outbox.cursors c SET leased_until = clock_timestamp() + $9::interval
-FROM mine WHERE c.subscription = $10 AND c.shard = mine.shard
+UPDATE outbox.cursors c SET leased_until = clock_timestamp() + $10::interval
+FROM mine WHERE c.subscription = $11 AND c.shard = mine.shard
 RETURNING c.shard";
 
 /// How a relay is, for people who look at `outbox.relays`.
@@ -194,8 +196,8 @@ pub(crate) struct SelfReport {
     pub(crate) reason: Option<String>,
 }
 
-/// Says that this relay lives and how it is, renews its leases and returns the shards that are still
-/// its own.
+/// Says that this relay lives and how it is, renews its leases unless it is interrupted, and returns
+/// the shards that are still its own.
 pub(crate) async fn renew(
     session: &mut Session,
     who: &Identity,
@@ -214,6 +216,7 @@ pub(crate) async fn renew(
                 .bind::<Nullable<Text>, _>(report.reason)
                 .bind::<Text, _>(who.subscription.clone())
                 .bind::<SqlUuid, _>(who.relay)
+                .bind::<Text, _>(report.state)
                 .bind::<Interval, _>(interval(lease))
                 .bind::<Text, _>(who.subscription.clone()),
         )
@@ -233,9 +236,11 @@ pub(crate) async fn leave(session: &mut Session, who: &Identity) -> Result<(), S
 const PEERS: &str = "\
 SELECT id FROM outbox.relays
 WHERE subscription = $1 AND seen_at > clock_timestamp() - $2::interval AND seen_at < clock_timestamp() + $3::interval
+  AND state <> 'interrupted'
 ORDER BY started_at, id";
 
-/// How many shards this relay should have: all live relays get 16 / n, the oldest ones the rest.
+/// How many shards this relay should have: all relays that can work get 16 / n, the oldest ones the
+/// rest.
 pub(crate) async fn fair_share(
     session: &mut Session,
     who: &Identity,

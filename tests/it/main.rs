@@ -64,6 +64,7 @@ mod retention_rows;
 mod retry;
 mod retry_passed;
 mod roles;
+mod rollout;
 mod settle;
 mod shutdown;
 mod silence;
