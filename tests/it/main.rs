@@ -43,6 +43,7 @@ mod log;
 mod metrics;
 mod migrate;
 mod money;
+mod notify;
 mod outage;
 mod park;
 mod park_order;
