@@ -30,6 +30,7 @@ mod emit_payload;
 mod emit_pgbouncer;
 mod emit_statements;
 mod emit_transaction;
+mod failover;
 mod footprint;
 mod guard;
 mod guide;
