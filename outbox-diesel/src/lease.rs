@@ -37,7 +37,8 @@ pub(crate) struct Claimed {
 
 // A lease further ahead than any can be was written before the clock was set back: it is over. Any:
 // another relay may have been given a longer lease than this one. An owner that did not give the shard
-// back may have ended because of the event that was next.
+// back may have ended because of the event that was next; one that has not been heard since the server
+// itself was down proves nothing.
 const CLAIM: &str = "\
 WITH free AS MATERIALIZED (
     SELECT c.shard FROM outbox.cursors c
@@ -47,8 +48,9 @@ WITH free AS MATERIALIZED (
 )
 UPDATE outbox.cursors c
 SET owner = $4, epoch = c.epoch + 1, leased_until = clock_timestamp() + $5::interval, updated_at = clock_timestamp(),
-    crashes = CASE WHEN c.owner IS NULL OR c.owner = $6 THEN c.crashes ELSE least(c.crashes + 1, 3) END
-FROM free WHERE c.subscription = $7 AND c.shard = free.shard
+    crashes = CASE WHEN c.owner IS NULL OR c.owner = $6 OR c.leased_until < pg_postmaster_start_time() + $7::interval
+                   THEN c.crashes ELSE least(c.crashes + 1, 3) END
+FROM free WHERE c.subscription = $8 AND c.shard = free.shard
 RETURNING c.shard";
 
 /// Claims up to `count` free shards; [`reload`] tells the rest.
@@ -68,6 +70,7 @@ pub(crate) async fn claim(
                 .bind::<SqlUuid, _>(who.relay)
                 .bind::<Interval, _>(interval(lease))
                 .bind::<SqlUuid, _>(who.relay)
+                .bind::<Interval, _>(interval(lease))
                 .bind::<Text, _>(who.subscription.clone()),
         )
         .await

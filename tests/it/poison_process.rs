@@ -37,7 +37,7 @@ impl<'a> Mortals<'a> {
         if self.relay.has_ended() {
             // As if the lease had run out.
             self.database.sql(
-                "UPDATE outbox.cursors SET leased_until = '-infinity'; DELETE FROM outbox.relays",
+                "UPDATE outbox.cursors SET leased_until = clock_timestamp(); DELETE FROM outbox.relays",
             );
             self.starts += 1;
             self.relay = Self::spawn(self.database, self.redis, self.starts);
@@ -210,7 +210,7 @@ async fn a_retry_that_ends_every_relay_ends_up_dead_though_others_were_at_rest_i
         holds(&database, "SELECT count(DISTINCT owner) = 3 FROM outbox.cursors").await;
         database.sql(
             "WITH fallen AS (
-                 UPDATE outbox.cursors SET leased_until = '-infinity'
+                 UPDATE outbox.cursors SET leased_until = clock_timestamp()
                  WHERE owner = (SELECT c.owner FROM outbox.cursors c JOIN outbox.parked p USING (shard)
                                 WHERE p.aggregate_id = 'poison')
                  RETURNING owner)

@@ -20,7 +20,7 @@ use super::step::{
 const PATIENCE: Duration = Duration::from_secs(30);
 /// As if every lease had run out, and everybody had long been silent.
 const LEASES_END: &str = "\
-UPDATE outbox.cursors SET leased_until = '-infinity'; DELETE FROM outbox.relays";
+UPDATE outbox.cursors SET leased_until = clock_timestamp(); DELETE FROM outbox.relays";
 
 pub(crate) struct World {
     // Before the database: relays and sessions end first.
