@@ -18,6 +18,7 @@ async fn a_minute_in_which_everything_goes_wrong_loses_repeats_and_reorders_noth
     let mut report = storm(RELAY, Duration::from_secs(60), 3, seed).await;
     // The other tests run beside this one.
     report.limit *= 3;
+    println!("OUTBOX_SEED={seed}: {}: {report}", report.json());
     assert!(report.is_clean(), "OUTBOX_SEED={seed}: {}: {report}", report.json());
 }
 
