@@ -7,6 +7,7 @@ mod admin_order;
 mod admin_rebase;
 mod admin_replay;
 mod admin_subscription;
+mod catch_up;
 mod chaos;
 mod consumer;
 mod consumer_exclusive;
