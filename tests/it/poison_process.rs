@@ -116,7 +116,7 @@ async fn an_event_that_ends_every_process_that_replays_it_is_left_out_and_the_re
     events.insert(20, "poison");
     emit(&database, &events);
     // The first time it did no harm.
-    let mut relay =
+    let mut immortal =
         RelayProcess::start(RELAY, "immortal", &database.url(), &redis.url(), redis.prefix());
     let settled =
         "SELECT bool_and(tick = (SELECT max(tick) FROM outbox.ticks)) FROM outbox.cursors";
@@ -126,10 +126,10 @@ async fn an_event_that_ends_every_process_that_replays_it_is_left_out_and_the_re
         (has_all && database.value::<bool>(settled)).then_some(())
     })
     .await;
-    relay.stop();
+    immortal.stop();
     let mut conn = database.connect().await;
-    let replay = Replay::of("default").per_second(1000);
-    let id = admin::replay(&mut conn, &replay).await.unwrap();
+    let fast = Replay::of("default").per_second(1000);
+    let id = admin::replay(&mut conn, &fast).await.unwrap();
     let mut relays = Mortals::start(&database, &redis);
     relays
         .until(&format!("SELECT finished_at IS NOT NULL FROM outbox.replays WHERE id = '{id}'"))

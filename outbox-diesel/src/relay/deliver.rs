@@ -102,26 +102,14 @@ impl<P: Publisher> Worker<P> {
                     continue;
                 }
                 Attempt::Receipt(receipt) => {
-                    let done = self.take_in(&mut messages, &receipt, &mut refused);
-                    self.raise_fenced(session, &receipt).await?;
-                    if done > 0 {
-                        self.answered(session).await?;
-                    }
-                    let is_stuck = done == 0 && receipt.fenced_shards().is_empty();
-                    let reason = match receipt.unavailability() {
-                        Some(unavailable) => Some(unavailable.0.as_str()),
-                        None => {
-                            is_stuck.then_some("the publisher attempted nothing and gave no reason")
-                        }
-                    };
+                    let reason =
+                        self.act_on(session, &mut messages, &receipt, &mut refused).await?;
                     if let Some(reason) = reason {
                         self.evidence.silence();
-                        self.go_out(reason);
+                        self.go_out(&reason);
                         self.park(session, refused.take()).await?;
                         return Ok((false, ahead));
                     }
-                    self.come_back();
-                    self.search.pass(done);
                 }
             }
             if is_careful {
@@ -230,7 +218,31 @@ impl<P: Publisher> Worker<P> {
         }
     }
 
-    /// Acts on a receipt: leaves what is still to be published, and returns how many events are done
+    /// Acts on a receipt; why the broker is away, if it is.
+    async fn act_on<'a>(
+        &mut self,
+        session: &mut Session,
+        messages: &mut Vec<Message<'a>>,
+        receipt: &Receipt,
+        refused: &mut Refused<'a>,
+    ) -> Result<Option<String>, SessionError> {
+        let done = self.take_in(messages, receipt, refused);
+        self.raise_fenced(session, receipt).await?;
+        if done > 0 {
+            self.answered(session).await?;
+        }
+        if let Some(unavailable) = receipt.unavailability() {
+            return Ok(Some(unavailable.0.clone()));
+        }
+        if done == 0 && receipt.fenced_shards().is_empty() {
+            return Ok(Some("the publisher attempted nothing and gave no reason".to_owned()));
+        }
+        self.come_back();
+        self.search.pass(done);
+        Ok(None)
+    }
+
+    /// Takes in the verdicts: leaves what is still to be published, and returns how many events are done
     /// with.
     fn take_in<'a>(
         &mut self,
