@@ -17,6 +17,7 @@
 mod clock;
 mod delivery;
 mod home;
+mod notifications;
 mod parked;
 mod rights;
 mod storage;
@@ -114,6 +115,7 @@ pub async fn examine(conn: &mut AsyncPgConnection) -> Result<Vec<Finding>, Admin
     gather("relays", Ok(delivery))?;
     gather("what is parked", parked::examine(conn).await)?;
     gather("open transactions", transactions::examine(conn).await)?;
+    gather("notifications", notifications::examine(conn).await)?;
     gather("partitions", storage::examine(conn).await)?;
     gather("clocks", clock::examine(conn).await)?;
     if !findings.iter().any(|finding| finding.severity >= Severity::Warning) {

@@ -191,7 +191,7 @@ pub struct Progress {
     pub subscription: String,
     /// Events sent.
     pub sent: i64,
-    /// Events that the broker refused.
+    /// Events that the broker refused, or at which three relays in a row ended.
     pub refused: i64,
     /// Why it refused the last one of them.
     pub error: Option<String>,
