@@ -100,7 +100,7 @@ pub mod outbox {
             payload -> Json,
             /// Names and values: traceparent, tenant, …
             headers -> Json,
-            /// When it was emitted. Information only: nothing is decided by it
+            /// When it was emitted. Information: nothing but a replay goes by it
             created_at -> Timestamptz,
         }
     }
@@ -233,7 +233,7 @@ pub mod outbox {
             seq -> Int8,
             sent -> Int8,
             refused -> Int8,
-            /// Why the broker refused the last one that it refused
+            /// Why one of those that were refused was
             error -> Nullable<Text>,
         }
     }
@@ -258,6 +258,8 @@ pub mod outbox {
             aggregate_id -> Nullable<Text>,
             event_type -> Nullable<Text>,
             per_second -> Int4,
+            /// Also events whose ids tell no time (no UUIDv7) and that inboxes may have forgotten: those older than 14 days
+            forgotten_too -> Bool,
             requested_by -> Text,
             requested_at -> Timestamptz,
             finished_at -> Nullable<Timestamptz>,

@@ -11,7 +11,7 @@ use crate::message::SHARDS;
 use crate::park::storable;
 use crate::publish::{Publisher, Repeat, Stamp, Verdict};
 use crate::read::Limits;
-use crate::replay::{self, Outcome, Replay};
+use crate::replay::{self, FORGOTTEN, Outcome, Replay, Window};
 use crate::session::Session;
 
 /// A pause is not made up for by more than this.
@@ -56,8 +56,8 @@ impl<P: Publisher> Worker<P> {
         }
         let mut chunk = std::mem::take(&mut self.retry_chunk);
         let limits = Limits { events, ..self.limits() };
-        let reach = replay::read(session, &replay, limits, &mut chunk).await?;
-        let sent = self.send_replay(session, &replay, chunk.messages().collect(), reach).await;
+        let window = replay::read(session, &replay, limits, &mut chunk).await?;
+        let sent = self.send_replay(session, &replay, chunk.messages().collect(), window).await;
         self.retry_chunk = chunk;
         sent
     }
@@ -67,8 +67,9 @@ impl<P: Publisher> Worker<P> {
         session: &mut Session,
         replay: &Replay,
         mut messages: Vec<Message<'_>>,
-        mut reach: i64,
+        window: Window,
     ) -> Result<(), Interrupted> {
+        let Window { mut reach, forgotten } = window;
         let mut outcomes: BTreeMap<i16, Outcome> =
             replay.shards.iter().map(|shard| (*shard, Outcome::default())).collect();
         self.keep_leased(&mut messages);
@@ -113,6 +114,11 @@ impl<P: Publisher> Worker<P> {
                 }
             }
             self.keep_leased(&mut messages);
+        }
+        for (_, shard) in forgotten.into_iter().filter(|(seq, _)| *seq <= reach) {
+            let outcome = outcomes.entry(shard).or_default();
+            outcome.refused += 1;
+            outcome.error.get_or_insert_with(|| FORGOTTEN.to_owned());
         }
         if reach > replay.seq {
             let epochs: Vec<(u8, i64)> =
