@@ -219,6 +219,10 @@ pub mod outbox {
             reason -> Nullable<Text>,
             /// The database role that it works as
             role -> Text,
+            /// Why it polls although it is to sleep until it is woken; NULL: nothing keeps it awake
+            sleepless -> Nullable<Text>,
+            /// Over about the last minute, to the heartbeat; NULL: not known yet
+            delivered_per_second -> Nullable<Float8>,
         }
     }
 

@@ -230,7 +230,7 @@ impl<P: Publisher> Worker<P> {
         let mut rejected: HashSet<(&str, &str)> = HashSet::new();
         let mut parks = Vec::new();
         let mut rest = Vec::new();
-        self.health.meter().acknowledged(delivered(&messages, receipt.verdicts()));
+        self.health.acknowledged(delivered(&messages, receipt.verdicts()));
         let later = std::iter::repeat(&Verdict::Unattempted);
         for (message, verdict) in messages.into_iter().zip(receipt.verdicts().iter().chain(later)) {
             let aggregate = (message.aggregate_type(), message.aggregate_id());

@@ -218,7 +218,7 @@ impl<P: Publisher> Worker<P> {
         let mut delivered = Vec::new();
         let mut failures = Vec::new();
         let messages = retries.iter().map(|retry| &retry.message);
-        self.health.meter().acknowledged(fault::delivered(messages, verdicts));
+        self.health.acknowledged(fault::delivered(messages, verdicts));
         for (retry, verdict) in retries.iter().zip(verdicts) {
             let message = &retry.message;
             match verdict {
