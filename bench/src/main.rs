@@ -53,7 +53,7 @@ struct Arguments {
     /// One line of JSON per figure instead of a table.
     #[arg(long)]
     json: bool,
-    /// The program of the peers; without it they are left out.
+    /// Where the programs of the peers are; those that are not there are left out.
     #[arg(long)]
     peers: Option<PathBuf>,
     /// Writes the table, or the plots, into `docs/performance.md`.

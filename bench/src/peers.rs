@@ -18,12 +18,16 @@ const PEERS: [(&str, &str, f64, u32); 2] =
     [("drain_vs_obix", "obix", 4.0, 3), ("drain_vs_outbox_postgres", "outbox-postgres", 20.0, 30)];
 
 pub(crate) async fn run(bench: &mut Bench, shape: Shape) -> Outcome {
-    let Some(program) = bench.peers.clone() else { return Ok(()) };
+    let Some(programs) = bench.peers.clone() else { return Ok(()) };
     if !PEERS.iter().any(|(figure, ..)| bench.wants(figure)) {
         return Ok(());
     }
     let mut log = Log::new(&bench.servers, shape);
     for (name, peer, goal, part) in PEERS {
+        let program = programs.join(peer);
+        if !bench.wants(name) || !program.exists() {
+            continue;
+        }
         let mut figure = Figure::new(name, "events/s", Goal::Ratio(goal));
         for round in 0..bench.rounds {
             let mut rates = [0.0; 2];
@@ -31,7 +35,7 @@ pub(crate) async fn run(bench: &mut Bench, shape: Shape) -> Outcome {
                 rates[usize::from(side)] = if side == 0 {
                     log.count().await?
                 } else {
-                    drain(&program, peer, shape, part).await?
+                    drain(&program, shape, part).await?
                 };
             }
             figure.push(Round::of(rates[0], rates[1]));
@@ -42,11 +46,11 @@ pub(crate) async fn run(bench: &mut Bench, shape: Shape) -> Outcome {
 }
 
 /// Events per second of the peer, which emits them itself before that.
-async fn drain(program: &Path, peer: &str, shape: Shape, part: u32) -> Outcome<f64> {
+async fn drain(program: &Path, shape: Shape, part: u32) -> Outcome<f64> {
     let aggregates = shape.aggregates.min(shape.events / part);
     let events = shape.events / part / aggregates * aggregates;
     let database = TestDatabase::empty();
-    let arguments = [peer, &database.url(), &events.to_string(), &aggregates.to_string()];
+    let arguments = [database.url().as_str(), &events.to_string(), &aggregates.to_string()];
     let mut side = Side::start_program(program, &arguments).await?;
     let started = Instant::now();
     side.go().await?;
@@ -56,6 +60,6 @@ async fn drain(program: &Path, peer: &str, shape: Shape, part: u32) -> Outcome<f
     if wrong.is_empty() {
         Ok(f64::from(events) / seconds)
     } else {
-        Err(format!("{peer}: {wrong}").into())
+        Err(format!("{}: {wrong}", program.display()).into())
     }
 }

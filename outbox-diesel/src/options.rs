@@ -112,7 +112,8 @@ impl RelayOptions {
         self
     }
 
-    /// The pause between two polls while nothing happens. Default: 20 ms.
+    /// The pause between two polls while nothing happens for this subscription, though others may
+    /// get events. Default: 20 ms.
     #[must_use]
     pub fn poll_idle(mut self, poll_idle: Duration) -> Self {
         self.poll_idle = poll_idle;

@@ -23,6 +23,7 @@ mod sample;
 mod shard;
 mod sleeping;
 pub(crate) mod startup;
+mod ticking;
 mod upkeep;
 mod verify;
 mod worker;

@@ -51,19 +51,24 @@ pub enum SessionError {
 pub(crate) struct Session {
     conn: AsyncPgConnection,
     timeout: Duration,
+    /// What the server is given, in milliseconds: a little less than we take, so that it does not go
+    /// on alone.
+    limit: String,
+    /// How a transaction begins, by mode.
     begin: [String; 3],
+    /// [`SETTINGS`] as a text without parameters.
+    settings: String,
     /// Texts that this connection has prepared; None if it does not keep prepared statements.
     prepared: Option<HashSet<&'static str>>,
 }
 
 // row_security: a policy must be an error, never an empty diff. The plans: a plan cached while a
 // partition was empty would scan it for ever, and a disabled scan's cost would start the JIT.
-const SETTINGS: [(&str, &str); 4] = [
-    ("row_security", "off"),
-    ("plan_cache_mode", "force_generic_plan"),
-    ("enable_seqscan", "off"),
-    ("jit", "off"),
-];
+const SETTINGS: &str = "\
+SELECT set_config('row_security', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
+       set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
+       set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
+       set_config('idle_in_transaction_session_timeout', $3, true)";
 
 const PROBE: &str = "SELECT current_setting('plan_cache_mode')";
 
@@ -77,29 +82,22 @@ impl Session {
             .await
             .map_err(|_| SessionError::Timeout(timeout))?
             .map_err(|error| SessionError::Connect(Box::new(error)))?;
-        // The server gives up a little earlier than we do, so that it does not go on alone.
         let limit = timeout.mul_f32(0.9).as_millis().to_string();
-        let begin = |access: &str, commit: &str| {
-            let timeouts =
-                ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
-                    .map(|name| (name, limit.as_str()));
-            let settings: Vec<String> = SETTINGS
-                .into_iter()
-                .chain(timeouts)
-                .map(|(name, value)| format!("set_config('{name}', '{value}', true)"))
-                .collect();
-            // One statement sets them all: each SET LOCAL would be parsed on its own.
-            let settings = settings.join(", ");
-            format!("BEGIN ISOLATION LEVEL READ COMMITTED {access}; {commit}SELECT {settings}")
-        };
+        let literal = format!("'{limit}'");
+        let settings = ["$1", "$2", "$3"]
+            .iter()
+            .fold(SETTINGS.to_owned(), |text, parameter| text.replace(parameter, &literal));
+        let begin = |rest: &str| format!("BEGIN ISOLATION LEVEL READ COMMITTED {rest}");
         let mut session = Self {
             conn,
             timeout,
+            limit,
             begin: [
-                begin("READ ONLY", ""),
-                begin("READ WRITE", "SET LOCAL synchronous_commit = off; "),
-                begin("READ WRITE", DURABLE),
+                begin("READ ONLY"),
+                begin("READ WRITE; SET LOCAL synchronous_commit = off"),
+                begin(&format!("READ WRITE; {DURABLE}")),
             ],
+            settings,
             prepared: Some(HashSet::new()),
         };
         session.probe().await?;
@@ -110,10 +108,11 @@ impl Session {
         Ok(session)
     }
 
-    /// BEGIN, statement and COMMIT can travel together only if the statement is prepared: else its
+    /// BEGIN, settings, statement and COMMIT can travel together only if the statement is prepared: else its
     /// preparation would come between. Behind a transaction pooler statement caching is off. Tries
     /// once what a pipelined statement sees.
     async fn probe(&mut self) -> Result<(), SessionError> {
+        bounded(self.timeout, set(&self.conn, &self.limit)).await?;
         for _ in 0..2 {
             let seen: Vec<String> = self.load(Mode::Read, statement::<Text>(PROBE)).await?;
             if seen != ["force_generic_plan"] {
@@ -213,22 +212,29 @@ impl Session {
     ) -> BoxFuture<'a, Result<T, SessionError>> {
         let limit = self.timeout;
         bounded(limit, async move {
-            let Self { conn, begin, prepared, .. } = self;
+            let Self { conn, begin, settings, limit, prepared, .. } = self;
             let conn = &*conn;
             let begin = begin[mode as usize].as_str();
             if prepared.as_ref().is_some_and(|prepared| prepared.contains(text)) {
                 // Polled in this order, and without tokio's budget that could skip one: each sends
                 // its message when it is first polled. A failed statement makes the COMMIT a
                 // rollback.
-                let all =
-                    async { tokio::join!(send(conn, begin), work(conn), send(conn, "COMMIT")) };
-                let (opened, done, ended) = tokio::task::unconstrained(all).await;
+                let all = async {
+                    tokio::join!(
+                        send(conn, begin),
+                        set(conn, limit),
+                        work(conn),
+                        send(conn, "COMMIT")
+                    )
+                };
+                let (opened, set, done, ended) = tokio::task::unconstrained(all).await;
                 opened?;
+                set?;
                 let done = done?;
                 ended?;
                 return Ok(done);
             }
-            send(conn, begin).await?;
+            send(conn, &format!("{begin}; {settings}")).await?;
             match work(conn).await {
                 Ok(done) => {
                     send(conn, "COMMIT").await?;
@@ -244,6 +250,15 @@ impl Session {
             }
         })
     }
+}
+
+/// Applies [`SETTINGS`]: prepared, since parsing them costs more than an idle poll.
+async fn set(mut conn: &AsyncPgConnection, limit: &str) -> QueryResult<()> {
+    let settings = statement::<()>(SETTINGS)
+        .bind::<Text, _>(limit)
+        .bind::<Text, _>(limit)
+        .bind::<Text, _>(limit);
+    AsyncConnectionCore::execute_returning_count(&mut conn, settings).await.map(drop)
 }
 
 async fn send(mut conn: &AsyncPgConnection, sql: &str) -> QueryResult<()> {

@@ -109,7 +109,9 @@ impl<P: Publisher> Worker<P> {
         {
             self.settle(session, Mode::Durable).await?;
         }
-        self.clocks.idle = 0;
+        if !reading.chunk.is_empty() {
+            self.clocks.idle = 0;
+        }
         let owned = self.shards.len();
         let batch = Batch::begin();
         let (tick, events) = (reading.tick, reading.chunk.len());

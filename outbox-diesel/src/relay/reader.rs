@@ -1,6 +1,7 @@
 //! Decides what to read next: the shards that are furthest behind, their next diff, its next chunk.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use super::shard::Shard;
 use crate::message::Chunk;
@@ -51,6 +52,9 @@ pub(super) struct Reader {
     filters_at: i64,
     /// The newest filter of any subscription when they were read.
     newest_filter: i64,
+    newest: i64,
+    /// When a poll first showed the newest tick.
+    pub(super) newest_seen: Option<Instant>,
     /// How many events to ask for, if fewer than are allowed: see [`events_to_ask_for`].
     asked: Option<u16>,
 }
@@ -150,6 +154,10 @@ impl Reader {
                 self.newest_filter = poll.newest_filter;
             }
             self.filters_at = poll.newest.id;
+            if self.newest != poll.newest.id {
+                self.newest = poll.newest.id;
+                self.newest_seen = Some(Instant::now());
+            }
             if poll.ahead.is_empty() {
                 return Ok(Err(Step::CaughtUp { waiting: poll.waiting }));
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument as _, debug_span, error, info, warn};
+use tracing::{error, info, warn};
 
 use super::Heartbeat;
 use super::backoff::{Backoff, pause_for};
@@ -16,6 +16,7 @@ use super::replaying::Replaying;
 use super::shard::Shard;
 use super::sleeping::Sleeping;
 use super::startup::{self, Refusal};
+use super::ticking;
 use super::upkeep::{UPKEEP, UPKEEP_ASLEEP, Upkeep};
 use crate::lease::{self, Identity, Leases};
 use crate::message::{Chunk, SHARDS};
@@ -23,12 +24,7 @@ use crate::options::RelayOptions;
 use crate::publish::{Publisher, Repeat, Stamp};
 use crate::read::Limits;
 use crate::session::{Mode, Pool, Session, SessionError};
-use crate::tick;
 
-/// At most 200 ticks a second: each costs a transaction id and a flush.
-const TICK_PAUSE: Duration = Duration::from_millis(5);
-/// While there is a backlog, or the broker is away, the timeline goes on at this pace.
-const TICK_PACE: Duration = Duration::from_millis(500);
 /// How often the shares are looked at. A take-over takes the lease and up to this.
 const MEMBERSHIP: Duration = Duration::from_millis(500);
 /// How often due retries are looked for, while something is parked.
@@ -87,13 +83,13 @@ pub(super) struct Outage {
 pub(super) struct Clocks {
     pub(super) membership: Option<Instant>,
     settle: Option<Instant>,
-    tick: Option<Instant>,
+    pub(super) tick: Option<Instant>,
     look: Option<Instant>,
     retry: Option<Instant>,
     replay: Option<Instant>,
     upkeep: Option<Instant>,
     recheck: Option<Instant>,
-    /// Polls in a row that showed nothing.
+    /// Looks in a row that brought nothing.
     pub(super) idle: u32,
 }
 
@@ -283,7 +279,7 @@ impl<P: Publisher> Worker<P> {
         }
         // Asleep: emits wake us, and nobody fills partitions.
         let is_dozing = self.sleeping.is_dozing();
-        if !is_dozing && is_due(&mut self.clocks.look, TICK_PACE) {
+        if !is_dozing && is_due(&mut self.clocks.look, ticking::PACE) {
             self.keep_ticking(session).await?;
         }
         if self.shards.values().any(|shard| !shard.parked.is_empty())
@@ -307,42 +303,6 @@ impl<P: Publisher> Worker<P> {
             self.sample(session).await?;
         }
         Ok(changed)
-    }
-
-    async fn keep_ticking(&mut self, session: &mut Session) -> Result<(), SessionError> {
-        let is_quiet = self.clocks.tick.is_none_or(|last| last.elapsed() >= TICK_PACE);
-        if is_quiet && !self.shards.is_empty() && tick::poll(session, i64::MAX).await?.waiting {
-            self.take_tick(session).await?;
-        }
-        Ok(())
-    }
-
-    async fn take_tick(&mut self, session: &mut Session) -> Result<(), SessionError> {
-        tick::take(session).instrument(debug_span!("tick")).await?;
-        self.clocks.tick = Some(Instant::now());
-        Ok(())
-    }
-
-    /// Nothing to read: tick if that would show something, else wait a little.
-    async fn catch_up(
-        &mut self,
-        session: &mut Session,
-        waiting: bool,
-        cancelled: &CancellationToken,
-    ) -> Result<(), SessionError> {
-        if !waiting {
-            self.calm_down();
-            let pause = self.options.poll_awake.saturating_mul(1 << self.clocks.idle.min(16));
-            self.clocks.idle += 1;
-            return self.rest(session, pause.min(self.options.poll_idle), cancelled).await;
-        }
-        self.clocks.idle = 0;
-        self.sleeping.stir();
-        if let Some(wait) = self.clocks.tick.and_then(|last| TICK_PAUSE.checked_sub(last.elapsed()))
-        {
-            pause_for(wait, cancelled).await;
-        }
-        self.take_tick(session).await
     }
 
     /// The broker can't be used: back off, and treat the outcome of what was sent as unknown.

@@ -9,8 +9,9 @@ use crate::check::workspace;
 use crate::servers::{self, Choice};
 use crate::{Outcome, interrupt, stage};
 
-/// The peers have dependencies that the workspace does without.
-const PEERS: &str = "benches/peers";
+/// Programs and features of `benches/peers`, a workspace of its own: they have dependencies that this
+/// one does without.
+const PEERS: [&str; 2] = ["obix", "outbox-postgres"];
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -37,12 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let mut bench = cargo("run", "outbox-bench");
     bench.arg("--quiet").arg("--").args(&arguments.bench);
     if !arguments.no_peers {
-        match stage::run("build of the peers", build_peers)? {
-            Some(program) => {
-                bench.arg("--peers").arg(program);
-            }
-            None => eprintln!("WARNING: the peers cannot be built: their figures are LEFT OUT"),
-        }
+        bench.arg("--peers").arg(stage::run("build of the peers", build_peers)?);
     }
     let status = stage::run("bench", || interrupt::run(servers.tell(&mut bench)))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -54,16 +50,17 @@ fn cargo(command: &str, package: &str) -> Command {
     cargo
 }
 
-/// The peers' program, beside what cargo builds for this workspace.
-fn build_peers() -> std::io::Result<Option<PathBuf>> {
+/// Builds the peers beside what cargo builds for this workspace, and answers where their programs are.
+fn build_peers() -> std::io::Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let target = workspace().join(target).join("peers");
-    let mut build = Command::new("cargo");
-    build
-        .args(["build", "--release", "--manifest-path"])
-        .arg(workspace().join(PEERS).join("Cargo.toml"))
-        .arg("--target-dir")
-        .arg(&target);
-    let succeeded = interrupt::run(&mut build)?.success();
-    Ok(succeeded.then(|| target.join("release/peers")))
+    for peer in PEERS {
+        let mut build = Command::new("cargo");
+        build.args(["build", "--release", "--features", peer, "--bin", peer, "--target-dir"]);
+        build.arg(&target).current_dir(workspace().join("benches/peers"));
+        if !interrupt::run(&mut build)?.success() {
+            eprintln!("WARNING: {peer} cannot be built: its figure is LEFT OUT");
+        }
+    }
+    Ok(target.join("release"))
 }

@@ -23,7 +23,7 @@ pub(crate) struct Table {
 pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) comment: Option<String>,
-    /// As in `pg_type.typname`; for an array that of its elements.
+    /// As in `pg_type.typname`; for an array that of its elements, for a domain that of its base.
     pub(crate) type_name: String,
     pub(crate) is_array: bool,
     pub(crate) is_nullable: bool,
@@ -54,7 +54,8 @@ const COLUMNS: &str = "\
 SELECT a.attname::text, col_description(a.attrelid, a.attnum),
        coalesce(e.typname, t.typname)::text, e.oid IS NOT NULL, NOT a.attnotnull
   FROM pg_attribute a
-  JOIN pg_type t ON t.oid = a.atttypid
+  JOIN pg_type c ON c.oid = a.atttypid
+  JOIN pg_type t ON t.oid = CASE c.typtype WHEN 'd' THEN c.typbasetype ELSE c.oid END
   LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
  WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attnum";

@@ -3,13 +3,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use ::outbox_postgres::{PostgresOutbox, PostgresWriter};
+use outbox_postgres::{PostgresOutbox, PostgresWriter};
 use outbox_core::prelude::*;
 use outbox_core::{OutboxConfig, OutboxService};
 use tokio::sync::{Notify, watch};
 
-use crate::judge::Judge;
-use crate::{Changed, Outcome, backlog, report, wait_for_go};
+use peers::judge::Judge;
+use peers::{Changed, Outcome, arguments, backlog, report, wait_for_go};
 
 struct Counter {
     judge: Arc<Mutex<Judge>>,
@@ -29,8 +29,10 @@ impl Transport<Changed> for Counter {
     }
 }
 
-pub async fn run(pool: sqlx::PgPool, events: u32, aggregates: u32) -> Outcome {
-    sqlx::raw_sql(include_str!("../migrations/outbox_postgres.sql")).execute(&pool).await?;
+#[tokio::main]
+async fn main() -> Outcome {
+    let (pool, events, aggregates) = arguments().await?;
+    sqlx::raw_sql(include_str!("../../migrations/outbox_postgres.sql")).execute(&pool).await?;
     let config = Arc::new(OutboxConfig::<Changed>::default());
     let service = OutboxService::new(Arc::new(PostgresWriter), config.clone());
     let all: Vec<Changed> = backlog(events, aggregates).collect();

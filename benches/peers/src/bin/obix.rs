@@ -5,13 +5,15 @@ use futures::StreamExt as _;
 use obix::out::Outbox;
 use obix::{EventSequence, MailboxConfig};
 
-use crate::judge::Judge;
-use crate::{Changed, Outcome, backlog, report, wait_for_go};
+use peers::judge::Judge;
+use peers::{Changed, Outcome, arguments, backlog, report, wait_for_go};
 
 impl obix::OutboxPayload for Changed {}
 
-pub async fn run(pool: sqlx::PgPool, events: u32, aggregates: u32) -> Outcome {
-    sqlx::raw_sql(include_str!("../migrations/obix.sql")).execute(&pool).await?;
+#[tokio::main]
+async fn main() -> Outcome {
+    let (pool, events, aggregates) = arguments().await?;
+    sqlx::raw_sql(include_str!("../../migrations/obix.sql")).execute(&pool).await?;
     let emitting = Outbox::<Changed>::init(&pool, MailboxConfig::builder().build()).await?;
     let all: Vec<Changed> = backlog(events, aggregates).collect();
     for slice in all.chunks(1000) {
