@@ -107,7 +107,8 @@ impl Log {
     ) -> Outcome<Side> {
         let url = self.database.url();
         let arguments = ["relay", &url, subscription, &self.redis, prefix];
-        Side::start(&[&arguments, options].concat()).await
+        let arguments = [&arguments, options].concat();
+        Side::start(&arguments).await
     }
 
     /// Drains everything into Redis, and looks at what has arrived.

@@ -284,15 +284,15 @@ async fn what_inboxes_may_have_forgotten_is_refused_in_a_replay_unless_it_is_ask
     let broker = RecordingPublisher::default();
     let relay = aged(&database, &broker).await;
     let mut conn = database.connect().await;
-    let replay = Replay::of("default");
-    let id = admin::replay(&mut conn, &replay).await.unwrap();
+    let of_all = Replay::of("default");
+    let id = admin::replay(&mut conn, &of_all).await.unwrap();
     let progress = ended(&database, id).await;
     assert_eq!((progress.sent, progress.refused), (2, 1), "{progress:?}");
     assert!(progress.error.unwrap().contains("no UUIDv7"));
     let came: Vec<_> =
         broker.delivered()[3..].iter().map(|got| got.message.aggregate_id().to_owned()).collect();
     assert_eq!(came, ["timed", "young"]);
-    let id = admin::replay(&mut conn, &replay.forgotten_too()).await.unwrap();
+    let id = admin::replay(&mut conn, &of_all.forgotten_too()).await.unwrap();
     let progress = ended(&database, id).await;
     assert_eq!((progress.sent, progress.refused, progress.error), (3, 0, None));
     relay.shutdown().await;
