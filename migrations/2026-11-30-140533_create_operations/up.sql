@@ -77,18 +77,26 @@ COMMENT ON COLUMN outbox.replays.topic IS 'Only of this one; NULL: of all. So fo
 CREATE UNIQUE INDEX replays_running_idx ON outbox.replays (subscription) WHERE finished_at IS NULL;
 
 CREATE TABLE outbox.replay_cursors (
-    replay  uuid     NOT NULL,
-    shard   smallint NOT NULL,
-    seq     bigint   NOT NULL,
-    sent    bigint   NOT NULL DEFAULT 0,
-    refused bigint   NOT NULL DEFAULT 0,
-    error   text,
+    replay     uuid     NOT NULL,
+    shard      smallint NOT NULL,
+    seq        bigint   NOT NULL,
+    sent       bigint   NOT NULL DEFAULT 0,
+    refused    bigint   NOT NULL DEFAULT 0,
+    error      text,
+    careful_to bigint   NOT NULL DEFAULT 0,
+    tried      bigint,
+    tries      smallint NOT NULL DEFAULT 0,
+    tried_by   uuid,
     CONSTRAINT replay_cursors_pkey PRIMARY KEY (replay, shard),
     CONSTRAINT replay_cursors_belong_to_a_replay FOREIGN KEY (replay)
         REFERENCES outbox.replays (id) ON DELETE CASCADE
 ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
 COMMENT ON TABLE outbox.replay_cursors IS 'How far each shard of a replay is: moved by the shard''s owner, under its epoch';
 COMMENT ON COLUMN outbox.replay_cursors.error IS 'Why one of those that were refused was';
+COMMENT ON COLUMN outbox.replay_cursors.careful_to IS 'Written before events are sent: a relay that finds it ahead of seq has a predecessor that ended there, and sends one by one up to it';
+COMMENT ON COLUMN outbox.replay_cursors.tried IS 'The seq of the event that is tried alone';
+COMMENT ON COLUMN outbox.replay_cursors.tries IS 'How many relays in a row began to try it, and told nothing of it';
+COMMENT ON COLUMN outbox.replay_cursors.tried_by IS 'The last one of them: one that merely lost its connection is counted once';
 
 CREATE VIEW outbox.event_status AS
     SELECT s.name AS subscription, e.seq, e.id AS event_id, e.topic, e.aggregate_type, e.aggregate_id,

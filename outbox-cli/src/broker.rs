@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::BoolishValueParser;
 use outbox_diesel::publish::redis::{RedisPublisher, StreamNaming, Trim};
 use redis::{Client, IntoConnectionInfo as _, TlsCertificates};
 use rustls::pki_types::CertificateDer;
@@ -33,6 +34,10 @@ pub(crate) struct Streams {
 /// How to publish.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Publishing {
+    /// For a Redis that runs no scripts: entries are written without a fence. Delivery is at-least-once
+    /// then: after a crash or an outage entries may come again.
+    #[arg(long, env = "OUTBOX_WITHOUT_SCRIPTS", value_parser = BoolishValueParser::new())]
+    without_scripts: bool,
     /// Trim streams to about so many entries. LOSES what consumers have not read.
     #[arg(long, env = "OUTBOX_TRIM_LENGTH", value_name = "ENTRIES", conflicts_with = "trim_age")]
     trim_length: Option<u64>,
@@ -89,6 +94,9 @@ impl Streams {
             .streams(self.naming.clone())
             .response_timeout(how.response_timeout)
             .connect_timeout(how.connect_timeout);
+        if how.without_scripts {
+            publisher = publisher.without_scripts();
+        }
         if let Some(length) = how.trim_length {
             publisher = publisher.trim(Trim::MaxLen(length));
         }

@@ -18,6 +18,7 @@ mod clock;
 mod crashes;
 mod delivery;
 mod home;
+mod notifications;
 mod parked;
 mod rights;
 mod storage;
@@ -117,6 +118,7 @@ pub async fn examine(conn: &mut AsyncPgConnection) -> Result<Vec<Finding>, Admin
     gather("crashes", crashes::examine(conn).await)?;
     gather("what is parked", parked::examine(conn).await)?;
     gather("open transactions", transactions::examine(conn).await)?;
+    gather("notifications", notifications::examine(conn).await)?;
     gather("partitions", storage::examine(conn).await)?;
     gather("topics", topics::examine(conn).await)?;
     gather("clocks", clock::examine(conn).await)?;

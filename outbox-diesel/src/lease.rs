@@ -39,7 +39,8 @@ pub(crate) struct Claimed {
 
 // A lease further ahead than any can be was written before the clock was set back: it is over. Any:
 // another relay may have been given a longer lease than this one. An owner that did not give the shard
-// back may have ended because of the event that was next.
+// back may have ended because of the event that was next; one that has not been heard since the server
+// itself was down proves nothing.
 const CLAIM: &str = "\
 WITH free AS MATERIALIZED (
     SELECT c.shard FROM outbox.cursors c
@@ -49,8 +50,9 @@ WITH free AS MATERIALIZED (
 )
 UPDATE outbox.cursors c
 SET owner = $4, epoch = c.epoch + 1, leased_until = clock_timestamp() + $5::interval, updated_at = clock_timestamp(),
-    crashes = CASE WHEN c.owner IS NULL OR c.owner = $6 THEN c.crashes ELSE least(c.crashes + 1, 3) END
-FROM free WHERE c.subscription = $7 AND c.shard = free.shard
+    crashes = CASE WHEN c.owner IS NULL OR c.owner = $6 OR c.leased_until < pg_postmaster_start_time() + $7::interval
+                   THEN c.crashes ELSE least(c.crashes + 1, 3) END
+FROM free WHERE c.subscription = $8 AND c.shard = free.shard
 RETURNING c.shard";
 
 /// Claims up to `count` free shards; [`reload`] tells the rest.
@@ -70,6 +72,7 @@ pub(crate) async fn claim(
                 .bind::<SqlUuid, _>(who.relay)
                 .bind::<Interval, _>(interval(lease))
                 .bind::<SqlUuid, _>(who.relay)
+                .bind::<Interval, _>(interval(lease))
                 .bind::<Text, _>(who.subscription.clone()),
         )
         .await
@@ -173,6 +176,8 @@ pub(crate) async fn release(
     Ok(())
 }
 
+// A relay that says it is interrupted keeps nobody from its shards: its heartbeat may well live on
+// where its work is refused, by a newer schema or for want of a right.
 const RENEW: &str = "\
 WITH seen AS (
     INSERT INTO outbox.relays (id, subscription, host, version, state, reason, sleepless, delivered_per_second)
@@ -183,11 +188,11 @@ WITH seen AS (
         state_since = CASE WHEN relays.state = excluded.state THEN relays.state_since ELSE clock_timestamp() END
 ), mine AS MATERIALIZED (
     SELECT shard FROM outbox.cursors
-    WHERE subscription = $9 AND owner = $10 AND leased_until > clock_timestamp()
+    WHERE subscription = $9 AND owner = $10 AND leased_until > clock_timestamp() AND $11::text <> 'interrupted'
     ORDER BY shard FOR UPDATE
 )
-UPDATE outbox.cursors c SET leased_until = clock_timestamp() + $11::interval
-FROM mine WHERE c.subscription = $12 AND c.shard = mine.shard
+UPDATE outbox.cursors c SET leased_until = clock_timestamp() + $12::interval
+FROM mine WHERE c.subscription = $13 AND c.shard = mine.shard
 RETURNING c.shard";
 
 /// How a relay is, for people who look at `outbox.relays`.
@@ -202,8 +207,8 @@ pub(crate) struct SelfReport {
     pub(crate) delivered_per_second: Option<f64>,
 }
 
-/// Says that this relay lives and how it is, renews its leases and returns the shards that are still
-/// its own.
+/// Says that this relay lives and how it is, renews its leases unless it is interrupted, and returns
+/// the shards that are still its own.
 pub(crate) async fn renew(
     session: &mut Session,
     who: &Identity,
@@ -224,6 +229,7 @@ pub(crate) async fn renew(
                 .bind::<Nullable<Double>, _>(report.delivered_per_second)
                 .bind::<Text, _>(who.subscription.clone())
                 .bind::<SqlUuid, _>(who.relay)
+                .bind::<Text, _>(report.state)
                 .bind::<Interval, _>(interval(lease))
                 .bind::<Text, _>(who.subscription.clone()),
         )
@@ -243,9 +249,11 @@ pub(crate) async fn leave(session: &mut Session, who: &Identity) -> Result<(), S
 const PEERS: &str = "\
 SELECT id FROM outbox.relays
 WHERE subscription = $1 AND seen_at > clock_timestamp() - $2::interval AND seen_at < clock_timestamp() + $3::interval
+  AND state <> 'interrupted'
 ORDER BY started_at, id";
 
-/// How many shards this relay should have: all live relays get 16 / n, the oldest ones the rest.
+/// How many shards this relay should have: all relays that can work get 16 / n, the oldest ones the
+/// rest.
 pub(crate) async fn fair_share(
     session: &mut Session,
     who: &Identity,

@@ -5,18 +5,13 @@
 //! `to` was read and committed before any transaction here begins: a lock on `events` that is
 //! already held would keep a partition attached in between from being seen.
 
-use chrono::{DateTime, Utc};
-use diesel::deserialize;
-use diesel::pg::PgValue;
-use diesel::result::Error;
-use diesel::row::{Field as _, Row as _};
-use diesel::sql_types::{
-    Array, BigInt, Json, Nullable, SmallInt, Text, Timestamptz, Uuid as SqlUuid,
-};
-use uuid::Uuid;
+mod collect;
 
-use crate::message::{Chunk, Fields};
-use crate::session::{Mode, Row, Session, SessionError};
+use diesel::sql_types::{Array, BigInt, Nullable, SmallInt, Text};
+
+use self::collect::{Collect, EventColumns};
+use crate::message::{Chunk, Message};
+use crate::session::{Mode, Session, SessionError};
 use crate::snapshot::Xid;
 use crate::snapshot::sql_types::{PgSnapshot, Xid8};
 use crate::statement::{Statement, Walk, statement};
@@ -49,6 +44,23 @@ struct Stragglers {
 pub(crate) struct Limits {
     pub(crate) events: u16,
     pub(crate) bytes: u32,
+}
+
+impl Limits {
+    /// How large events may be on average, so that as many as are allowed keep to the bytes.
+    fn share(self) -> i64 {
+        i64::from(self.bytes) / i64::from(self.events.max(1))
+    }
+}
+
+/// How a read keeps to its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Measure {
+    /// By the share of each: it ends before an event that is larger.
+    #[default]
+    EachEvent,
+    /// By their sum, which the server reckons up: that doubles what a read costs it.
+    Sum,
 }
 
 /// How far a chunk reaches.
@@ -125,80 +137,117 @@ pub(crate) async fn open(
     Ok(Diff { from, to, topics, stragglers })
 }
 
+// How large a value is unpacked, as it travels.
+macro_rules! size_of {
+    ($value:literal) => {
+        concat!(
+            "CASE WHEN pg_column_compression(",
+            $value,
+            ") IS NULL THEN pg_column_size(",
+            $value,
+            ") ELSE octet_length(",
+            $value,
+            "::text) END"
+        )
+    };
+}
+
+macro_rules! events_of {
+    ($events:expr) => {
+        concat!(
+            "\
+SELECT e.seq, e.shard, e.id, e.topic, e.aggregate_type, e.aggregate_id, e.event_type, e.event_version,
+               e.dedup_key, e.payload, e.headers, e.created_at,
+               ", size_of!("e.payload"), " + ", size_of!("e.headers"), " AS size
+        FROM ", $events)
+    };
+}
+
 // `before`: bytes of the events ahead of this one, so that a chunk ends with the event that fills
-// it. Compressed payloads are measured unpacked, as they travel.
+// it. The window keeps a copy of every row.
 macro_rules! chunk_of {
-    ($events:literal) => {
+    ($events:expr) => {
         concat!(
             "\
 SELECT seq, shard, id, topic, aggregate_type, aggregate_id, event_type, event_version, dedup_key, payload, headers, created_at, before + size
 FROM (
     SELECT c.*, sum(size) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) - size AS before
     FROM (
-        SELECT e.seq, e.shard, e.id, e.topic, e.aggregate_type, e.aggregate_id, e.event_type, e.event_version,
-               e.dedup_key, e.payload, e.headers, e.created_at,
-               pg_column_size(e.headers) + CASE WHEN pg_column_compression(e.payload) IS NULL
-                   THEN pg_column_size(e.payload) ELSE octet_length(e.payload::text) END AS size
-        FROM ", $events, "
+        ", events_of!($events), "
     ) c
-) d"
+) d WHERE before < $9 ORDER BY seq"
         )
     };
 }
 
-type EventColumns = (
-    BigInt,
-    SmallInt,
-    SqlUuid,
-    Text,
-    Text,
-    Text,
-    Text,
-    SmallInt,
-    Nullable<Text>,
-    Json,
-    Json,
-    Timestamptz,
-    BigInt,
-);
-
-const REST: &str = concat!(
-    chunk_of!(
+macro_rules! rest {
+    () => {
         "outbox.events e
         WHERE e.seq > $1 AND e.seq <= $2
           AND e.shard = ANY ($3::smallint[])
           AND NOT pg_visible_in_snapshot(e.xid, $4) AND pg_visible_in_snapshot(e.xid, $5)
           AND ($6::text[] IS NULL OR e.topic = ANY ($7::text[]))
         ORDER BY e.seq LIMIT $8"
-    ),
-    " WHERE before < $9 ORDER BY seq"
+    };
+}
+
+const REST: &str = chunk_of!(rest!());
+
+// An event beyond its share stays where it is: neither unpacked nor sent.
+const REST_BY_EVENT: &str = concat!(
+    "WITH c AS (
+        ",
+    events_of!(rest!()),
+    "
+)
+SELECT seq, shard, id, topic, aggregate_type, aggregate_id, event_type, event_version, dedup_key,
+       CASE WHEN size <= $9 THEN payload END, CASE WHEN size <= $10 THEN headers END, created_at,
+       size::bigint
+FROM c ORDER BY seq"
 );
 
-const LATE: &str = concat!(
-    chunk_of!(
-        "unnest($1::xid8[]) AS x (xid) CROSS JOIN LATERAL (
+const LATE: &str = chunk_of!(
+    "unnest($1::xid8[]) AS x (xid) CROSS JOIN LATERAL (
             SELECT * FROM outbox.events e
             WHERE e.xid = x.xid AND e.seq > $2 AND e.seq <= $3
               AND e.shard = ANY ($4::smallint[])
               AND ($5::text[] IS NULL OR e.topic = ANY ($6::text[]))
             ORDER BY e.seq LIMIT $7) e
         ORDER BY e.seq LIMIT $8"
-    ),
-    " WHERE before < $9 ORDER BY seq"
 );
 
-/// Reads the events of these shards behind `seq` into the chunk, and says how far it reaches.
+/// The rest behind `seq`, at most so many events. What keeps to the bytes is bound last.
+fn rest(
+    text: &'static str,
+    diff: &Diff,
+    shards: &[i16],
+    (seq, upto): (i64, i64),
+    limits: Limits,
+) -> Statement<EventColumns, impl Walk + Send + 'static> {
+    statement::<EventColumns>(text)
+        .bind::<BigInt, _>(seq)
+        .bind::<BigInt, _>(upto)
+        .bind::<Array<SmallInt>, _>(shards.to_vec())
+        .bind::<PgSnapshot, _>(diff.from.snapshot.clone())
+        .bind::<PgSnapshot, _>(diff.to.snapshot.clone())
+        .bind::<Nullable<Array<Text>>, _>(diff.topics.clone())
+        .bind::<Nullable<Array<Text>>, _>(diff.topics.clone())
+        .bind::<BigInt, _>(i64::from(limits.events))
+}
+
+/// Reads the events of these shards behind `seq` into the chunk, and says how far it reaches, and
+/// in `measure` how to read what follows.
 pub(crate) async fn read(
     session: &mut Session,
     diff: &Diff,
     shards: &[i16],
     seq: i64,
     limits: Limits,
+    measure: &mut Measure,
     chunk: &mut Chunk,
 ) -> Result<Reach, SessionError> {
     chunk.clear();
     let before = diff.from.seq_before;
-    let events = i64::from(limits.events);
     let bytes = i64::from(limits.bytes);
     let late = seq < before && !diff.stragglers.xids.is_empty();
     let (seq, end) = if late {
@@ -207,7 +256,7 @@ pub(crate) async fn read(
         (seq.max(before), diff.to.seq_after)
     };
     let upto = end.min(seq.saturating_add(WINDOW));
-    let mut collect = Collect { tick: diff.to.id, chunk, size: 0 };
+    let mut collect = Collect { tick: diff.to.id, chunk, size: 0, is_cut: false };
     if late {
         let query = statement::<EventColumns>(LATE)
             .bind::<Array<Xid8>, _>(diff.stragglers.xids.clone())
@@ -216,110 +265,36 @@ pub(crate) async fn read(
             .bind::<Array<SmallInt>, _>(shards.to_vec())
             .bind::<Nullable<Array<Text>>, _>(diff.topics.clone())
             .bind::<Nullable<Array<Text>>, _>(diff.topics.clone())
-            .bind::<BigInt, _>(events)
-            .bind::<BigInt, _>(events)
+            .bind::<BigInt, _>(i64::from(limits.events))
+            .bind::<BigInt, _>(i64::from(limits.events))
             .bind::<BigInt, _>(bytes);
         collect.stream(session, query).await?;
     } else if seq < upto {
-        let query = statement::<EventColumns>(REST)
-            .bind::<BigInt, _>(seq)
-            .bind::<BigInt, _>(upto)
-            .bind::<Array<SmallInt>, _>(shards.to_vec())
-            .bind::<PgSnapshot, _>(diff.from.snapshot.clone())
-            .bind::<PgSnapshot, _>(diff.to.snapshot.clone())
-            .bind::<Nullable<Array<Text>>, _>(diff.topics.clone())
-            .bind::<Nullable<Array<Text>>, _>(diff.topics.clone())
-            .bind::<BigInt, _>(events)
-            .bind::<BigInt, _>(bytes);
-        collect.stream(session, query).await?;
+        let share = limits.share();
+        if *measure == Measure::EachEvent {
+            let query = rest(REST_BY_EVENT, diff, shards, (seq, upto), limits);
+            let query = query.bind::<BigInt, _>(share).bind::<BigInt, _>(share);
+            collect.stream(session, query).await?;
+            if collect.is_cut {
+                *measure = Measure::Sum;
+            }
+        }
+        if *measure == Measure::Sum && collect.chunk.is_empty() {
+            collect.is_cut = false;
+            let query = rest(REST, diff, shards, (seq, upto), limits);
+            collect.stream(session, query.bind::<BigInt, _>(bytes)).await?;
+            let size = |m: Message<'_>| m.payload().len() + m.headers().len();
+            let mut sizes = collect.chunk.messages().map(size);
+            if sizes.all(|size| i64::try_from(size).is_ok_and(|size| size <= share)) {
+                *measure = Measure::EachEvent;
+            }
+        }
     }
-    let full = collect.size >= bytes || chunk.len() >= usize::from(limits.events);
+    let full = collect.is_cut || collect.size >= bytes || chunk.len() >= usize::from(limits.events);
     let last = chunk.messages().last().map(|message| message.seq());
     Ok(match last {
         Some(last) if full => Reach::Seq(last),
         _ if late || upto < end => Reach::Seq(upto),
         _ => Reach::End,
     })
-}
-
-struct Collect<'a> {
-    tick: i64,
-    chunk: &'a mut Chunk,
-    size: i64,
-}
-
-impl Collect<'_> {
-    async fn stream<Binds: Walk + Send + 'static>(
-        &mut self,
-        session: &mut Session,
-        query: Statement<EventColumns, Binds>,
-    ) -> Result<(), SessionError> {
-        session
-            .stream(Mode::Read, query, |row| self.push(&row).map_err(Error::DeserializationError))
-            .await
-    }
-}
-
-impl Collect<'_> {
-    /// Copies a row's bytes; nothing is allocated per event.
-    fn push(&mut self, row: &Row) -> deserialize::Result<()> {
-        let fields: [Option<_>; COLUMNS] = std::array::from_fn(|nth| row.get(nth));
-        let mut values = fields.iter().map(|field| field.as_ref().and_then(|field| field.value()));
-        let mut next = || values.next().flatten();
-
-        let seq = i64::from_be_bytes(fixed(next())?);
-        let shard = u8::try_from(i16::from_be_bytes(fixed(next())?))?;
-        let id = Uuid::from_bytes(fixed(next())?);
-        let topic = next().ok_or(MISSING)?;
-        let aggregate_type = next().ok_or(MISSING)?;
-        let aggregate_id = next().ok_or(MISSING)?;
-        let event_type = next().ok_or(MISSING)?;
-        let event_version = i16::from_be_bytes(fixed(next())?);
-        let dedup_key = next();
-        let payload = next().ok_or(MISSING)?;
-        let headers = next().ok_or(MISSING)?;
-        let created_at = i64::from_be_bytes(fixed(next())?);
-        self.size = i64::from_be_bytes(fixed(next())?);
-
-        self.chunk.push(Fields {
-            tick: self.tick,
-            seq,
-            shard,
-            id,
-            topic: str::from_utf8(topic.as_bytes())?,
-            aggregate_type: str::from_utf8(aggregate_type.as_bytes())?,
-            aggregate_id: str::from_utf8(aggregate_id.as_bytes())?,
-            event_type: str::from_utf8(event_type.as_bytes())?,
-            event_version,
-            dedup_key: match &dedup_key {
-                Some(key) => Some(str::from_utf8(key.as_bytes())?),
-                None => None,
-            },
-            payload: str::from_utf8(payload.as_bytes())?,
-            headers: str::from_utf8(headers.as_bytes())?,
-            created_at: timestamp(created_at),
-        });
-        Ok(())
-    }
-}
-
-const COLUMNS: usize = 13;
-const MISSING: &str = "a column of outbox.events is missing";
-
-fn fixed<const N: usize>(value: Option<PgValue<'_>>) -> deserialize::Result<[u8; N]> {
-    Ok(value.ok_or(MISSING)?.as_bytes().try_into()?)
-}
-
-/// PostgreSQL counts microseconds from 2000-01-01. What no calendar has (`infinity` by plain SQL)
-/// must not stop the log, so it becomes the first or the last moment that both sides can hold: a
-/// parked event's time goes back to PostgreSQL.
-fn timestamp(micros: i64) -> DateTime<Utc> {
-    const UNIX_2000: i64 = 946_684_800_000_000;
-    /// 4713-11-24 BC, PostgreSQL's first day.
-    const FIRST: i64 = -211_813_488_000_000_000;
-    micros
-        .max(FIRST)
-        .checked_add(UNIX_2000)
-        .and_then(DateTime::from_timestamp_micros)
-        .unwrap_or(DateTime::<Utc>::MAX_UTC)
 }

@@ -10,7 +10,7 @@ use diesel::sql_types::{
 use uuid::Uuid;
 
 use crate::lease::Identity;
-use crate::message::{Chunk, Fields};
+use crate::message::{Chunk, Fields, Message};
 use crate::read::Limits;
 use crate::session::{Mode, Session, SessionError};
 use crate::statement::{RawJson, statement};
@@ -34,10 +34,19 @@ pub(crate) struct Replay {
     /// The shards asked for that are furthest behind, and where they are.
     pub(crate) shards: Vec<i16>,
     pub(crate) seq: i64,
+    /// Up to there events go out one by one: a relay ended there.
+    pub(crate) careful_to: i64,
+}
+
+impl Replay {
+    /// Whether events go out one by one.
+    pub(crate) fn is_careful(&self) -> bool {
+        self.careful_to > self.seq
+    }
 }
 
 const UNDER_WAY: &str = "\
-SELECT r.id, r.generation, r.to_seq, r.per_second, array_agg(c.shard ORDER BY c.shard), c.seq
+SELECT r.id, r.generation, r.to_seq, r.per_second, array_agg(c.shard ORDER BY c.shard), c.seq, max(c.careful_to)
 FROM outbox.replays r
 JOIN outbox.replay_cursors c ON c.replay = r.id AND c.seq < r.to_seq
 WHERE r.subscription = $1 AND r.finished_at IS NULL AND c.shard = ANY ($2::smallint[])
@@ -49,7 +58,7 @@ pub(crate) async fn under_way(
     who: &Identity,
     shards: Vec<i16>,
 ) -> Result<Option<Replay>, SessionError> {
-    type Columns = (SqlUuid, BigInt, BigInt, Integer, Array<SmallInt>, BigInt);
+    type Columns = (SqlUuid, BigInt, BigInt, Integer, Array<SmallInt>, BigInt, BigInt);
     let under_way = statement::<Columns>(UNDER_WAY)
         .bind::<Text, _>(who.subscription.clone())
         .bind::<Array<SmallInt>, _>(shards);
@@ -195,6 +204,77 @@ pub(crate) struct Outcome {
 }
 
 // Guarded like every write of an owner.
+const AHEAD: &str = "\
+WITH mine AS MATERIALIZED (
+    SELECT c.shard FROM outbox.cursors c
+    JOIN unnest($1::smallint[], $2::bigint[]) AS o (shard, epoch) ON o.shard = c.shard AND o.epoch = c.epoch
+    WHERE c.subscription = $3 AND c.owner = $4
+    ORDER BY c.shard FOR UPDATE OF c
+)
+UPDATE outbox.replay_cursors r SET careful_to = $5
+FROM mine WHERE r.replay = $6 AND r.shard = mine.shard AND r.seq = $7";
+
+/// Writes, before events up to there are sent, that it may end this relay. [`settle`] takes it back.
+pub(crate) async fn go_ahead(
+    session: &mut Session,
+    who: &Identity,
+    epochs: &[(u8, i64)],
+    replay: &Replay,
+    reach: i64,
+) -> Result<(), SessionError> {
+    let (shards, epochs) = columns(epochs);
+    let ahead = statement::<()>(AHEAD)
+        .bind::<Array<SmallInt>, _>(shards)
+        .bind::<Array<BigInt>, _>(epochs)
+        .bind::<Text, _>(who.subscription.clone())
+        .bind::<SqlUuid, _>(who.relay)
+        .bind::<BigInt, _>(reach)
+        .bind::<SqlUuid, _>(replay.id)
+        .bind::<BigInt, _>(replay.seq);
+    session.execute(Mode::Relaxed, ahead).await?;
+    Ok(())
+}
+
+const ALONE: &str = "\
+WITH mine AS MATERIALIZED (
+    SELECT c.shard FROM outbox.cursors c
+    WHERE c.subscription = $1 AND c.owner = $2 AND c.shard = $3 AND c.epoch = $4
+    FOR UPDATE
+)
+UPDATE outbox.replay_cursors r
+SET tries = CASE WHEN r.tried IS DISTINCT FROM $5 THEN 1 WHEN r.tried_by = $6 THEN r.tries ELSE r.tries + 1 END,
+    tried = $7, tried_by = $8
+FROM mine WHERE r.replay = $9 AND r.shard = mine.shard AND r.seq = $10
+RETURNING r.tries";
+
+/// Writes that an event is tried alone, and returns how many relays in a row have begun to; None if
+/// the shard is not ours.
+pub(crate) async fn try_alone(
+    session: &mut Session,
+    who: &Identity,
+    epoch: i64,
+    replay: &Replay,
+    message: &Message<'_>,
+) -> Result<Option<i16>, SessionError> {
+    let alone = statement::<SmallInt>(ALONE)
+        .bind::<Text, _>(who.subscription.clone())
+        .bind::<SqlUuid, _>(who.relay)
+        .bind::<SmallInt, _>(i16::from(message.shard()))
+        .bind::<BigInt, _>(epoch)
+        .bind::<BigInt, _>(message.seq())
+        .bind::<SqlUuid, _>(who.relay)
+        .bind::<BigInt, _>(message.seq())
+        .bind::<SqlUuid, _>(who.relay)
+        .bind::<SqlUuid, _>(replay.id)
+        .bind::<BigInt, _>(replay.seq);
+    Ok(session.load(Mode::Relaxed, alone).await?.into_iter().next())
+}
+
+fn columns(epochs: &[(u8, i64)]) -> (Vec<i16>, Vec<i64>) {
+    epochs.iter().map(|(shard, epoch)| (i16::from(*shard), *epoch)).unzip()
+}
+
+// Guarded like every write of an owner. Whoever comes to this has not ended.
 const SETTLE: &str = "\
 WITH mine AS MATERIALIZED (
     SELECT c.shard FROM outbox.cursors c
@@ -203,10 +283,11 @@ WITH mine AS MATERIALIZED (
     ORDER BY c.shard FOR UPDATE OF c
 )
 UPDATE outbox.replay_cursors r
-SET seq = $5, sent = r.sent + o.sent, refused = r.refused + o.refused, error = coalesce(o.error, r.error)
-FROM unnest($6::smallint[], $7::bigint[], $8::bigint[], $9::text[]) AS o (shard, sent, refused, error)
+SET seq = $5, sent = r.sent + o.sent, refused = r.refused + o.refused, error = coalesce(o.error, r.error),
+    careful_to = $6, tried = NULL, tries = 0, tried_by = NULL
+FROM unnest($7::smallint[], $8::bigint[], $9::bigint[], $10::text[]) AS o (shard, sent, refused, error)
 JOIN mine ON mine.shard = o.shard
-WHERE r.replay = $10 AND r.shard = o.shard AND r.seq = $11";
+WHERE r.replay = $11 AND r.shard = o.shard AND r.seq = $12";
 
 // After the settle of the last shard committed, whoever's it was.
 const FINISH: &str = "\
@@ -214,7 +295,8 @@ UPDATE outbox.replays r SET finished_at = clock_timestamp()
 WHERE r.id = $1 AND r.finished_at IS NULL
   AND NOT EXISTS (SELECT FROM outbox.replay_cursors c WHERE c.replay = r.id AND c.seq < r.to_seq)";
 
-/// Writes how far the shards are; the last one ends the replay.
+/// Writes how far the shards are, and up to where the next events go out one by one; the last one
+/// ends the replay.
 pub(crate) async fn settle(
     session: &mut Session,
     who: &Identity,
@@ -222,17 +304,20 @@ pub(crate) async fn settle(
     replay: &Replay,
     reach: i64,
     outcomes: &[(i16, Outcome)],
+    careful_to: i64,
 ) -> Result<(), SessionError> {
     let column = |value: fn(&Outcome) -> i64| {
         outcomes.iter().map(|(_, outcome)| value(outcome)).collect::<Vec<i64>>()
     };
+    let (shards, epochs) = columns(epochs);
     let errors: Vec<_> = outcomes.iter().map(|(_, outcome)| outcome.error.clone()).collect();
     let settle = statement::<()>(SETTLE)
-        .bind::<Array<SmallInt>, _>(epochs.iter().map(|(s, _)| i16::from(*s)).collect::<Vec<_>>())
-        .bind::<Array<BigInt>, _>(epochs.iter().map(|(_, epoch)| *epoch).collect::<Vec<_>>())
+        .bind::<Array<SmallInt>, _>(shards)
+        .bind::<Array<BigInt>, _>(epochs)
         .bind::<Text, _>(who.subscription.clone())
         .bind::<SqlUuid, _>(who.relay)
         .bind::<BigInt, _>(reach)
+        .bind::<BigInt, _>(careful_to)
         .bind::<Array<SmallInt>, _>(outcomes.iter().map(|(shard, _)| *shard).collect::<Vec<_>>())
         .bind::<Array<BigInt>, _>(column(|outcome| outcome.sent))
         .bind::<Array<BigInt>, _>(column(|outcome| outcome.refused))

@@ -18,7 +18,7 @@ use crate::session::{Mode, Session, SessionError};
 use crate::statement::{RawJson, statement};
 
 /// How many aggregates one pass tries.
-const HEADS: i64 = 100;
+pub(crate) const HEADS: u16 = 100;
 
 // Only what the cursor has passed: else a crash before the settle would send it again. A place
 // within the current diff is told by its seq, since its tick lies above the cursor's. Only within
@@ -132,7 +132,7 @@ pub(crate) async fn due(
             .bind::<Array<SmallInt>, _>(shards.clone())
             .bind::<Text, _>(who.subscription.clone())
             .bind::<Array<SmallInt>, _>(shards)
-            .bind::<BigInt, _>(HEADS)
+            .bind::<BigInt, _>(i64::from(HEADS))
             .bind::<BigInt, _>(events)
             .bind::<BigInt, _>(events)
             .bind::<BigInt, _>(i64::from(limits.bytes)),

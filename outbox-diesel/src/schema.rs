@@ -239,6 +239,14 @@ pub mod outbox {
             refused -> Int8,
             /// Why one of those that were refused was
             error -> Nullable<Text>,
+            /// Written before events are sent: a relay that finds it ahead of seq has a predecessor that ended there, and sends one by one up to it
+            careful_to -> Int8,
+            /// The seq of the event that is tried alone
+            tried -> Nullable<Int8>,
+            /// How many relays in a row began to try it, and told nothing of it
+            tries -> Int2,
+            /// The last one of them: one that merely lost its connection is counted once
+            tried_by -> Nullable<Uuid>,
         }
     }
 

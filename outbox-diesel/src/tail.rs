@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::message::{Chunk, SHARDS};
 use crate::publish::OwnedMessage;
-use crate::read::{self, Diff, Limits, Reach};
+use crate::read::{self, Diff, Limits, Measure, Reach};
 use crate::relay::{Pool, SessionError};
 use crate::session::Session;
 use crate::tick::{self, Tick};
@@ -36,6 +36,7 @@ pub struct Tail {
     last: Tick,
     /// What became visible behind it, and up to which `seq` that was returned.
     reading: Option<(Diff, i64)>,
+    measure: Measure,
 }
 
 impl std::fmt::Debug for Tail {
@@ -56,7 +57,7 @@ impl Tail {
         // Another one may just be taking one: then that is now.
         tick::take(&mut session).await?;
         let last = tick::poll(&mut session, i64::MAX).await?.newest;
-        Ok(Self { session, last, reading: None })
+        Ok(Self { session, last, reading: None, measure: Measure::default() })
     }
 
     /// Waits for events to commit and returns some of them: at most 500, or about 4 MiB, in the
@@ -76,8 +77,16 @@ impl Tail {
             };
             let shards: Vec<i16> = (0..).take(SHARDS).collect();
             let mut chunk = Chunk::default();
-            let reach =
-                read::read(&mut self.session, diff, &shards, *seq, LIMITS, &mut chunk).await?;
+            let reach = read::read(
+                &mut self.session,
+                diff,
+                &shards,
+                *seq,
+                LIMITS,
+                &mut self.measure,
+                &mut chunk,
+            )
+            .await?;
             match reach {
                 Reach::Seq(upto) => *seq = upto,
                 Reach::End => {

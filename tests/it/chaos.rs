@@ -16,8 +16,9 @@ fn seed() -> u64 {
 async fn a_minute_in_which_everything_goes_wrong_loses_repeats_and_reorders_nothing() {
     let seed = seed();
     let mut report = storm(RELAY, Duration::from_secs(60), 3, seed).await;
-    // The other tests run beside this one.
-    report.limit *= 3;
+    // The other tests run beside this one and take most of the processor.
+    report.limit *= 2;
+    println!("OUTBOX_SEED={seed}: {}: {report}", report.json());
     assert!(report.is_clean(), "OUTBOX_SEED={seed}: {}: {report}", report.json());
 }
 
@@ -26,7 +27,7 @@ async fn an_outage_of_redis_under_load_burns_no_attempt_and_drains_in_seconds() 
     let seed = seed();
     let outage = outage(RELAY, Duration::from_secs(20), 2, seed).await;
     let mut report = outage.report;
-    report.limit *= 3;
+    report.limit *= 2;
     assert!(report.is_clean(), "OUTBOX_SEED={seed}: {}: {report}", report.json());
     assert_eq!(outage.parked, 0, "OUTBOX_SEED={seed}");
 }

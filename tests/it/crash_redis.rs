@@ -28,6 +28,31 @@ async fn a_redis_that_keeps_what_it_acknowledged_may_die_under_load() {
     println!("redis died three times: {verdict}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn without_scripts_redis_and_relays_may_die_and_only_repeats_come_of_it() {
+    let options = Options::default().persistence(Persistence::Always);
+    let mut server =
+        Redis::start(options.disabled("EVAL").disabled("EVALSHA")).expect("a private Redis starts");
+    let scene = Scene::on(TestDatabase::new(), TestRedis::on(&server.url()));
+    let writing = scene.writers().start().await;
+    let start = |name| scene.relay_without_scripts(RELAY, name);
+    let (mut mortal, lasting) = (start("mortal"), start("lasting"));
+    for round in 0..3 {
+        scene.under_way().await;
+        server.kill().expect("it is ours");
+        tokio::time::sleep(Duration::from_millis(300 * round)).await;
+        server.restart().expect("it starts again");
+        scene.under_way().await;
+        mortal.kill();
+        mortal = start("mortal");
+    }
+    scene.under_way().await;
+    let verdict = scene.end_at_least_once(writing, [mortal, lasting]).await;
+    let parked: i64 = scene.database().value("SELECT count(*) FROM outbox.parked");
+    assert_eq!(parked, 0, "an outage is no event's fault");
+    println!("without scripts, redis and a relay died three times: {verdict}");
+}
+
 /// The epochs in the streams' fences that lie above the database's.
 async fn epochs_above_the_databases(scene: &Scene) -> Vec<String> {
     let mut conn = scene.redis().connect().await;

@@ -42,9 +42,9 @@ async fn a_relay_that_is_killed_again_and_again_under_load_does_no_harm() {
         victim.kill();
         kills += 1;
         // As if its lease had run out: what matters here is what it left behind.
-        scene
-            .database()
-            .sql("UPDATE outbox.cursors SET leased_until = '-infinity'; DELETE FROM outbox.relays");
+        scene.database().sql(
+            "UPDATE outbox.cursors SET leased_until = clock_timestamp(); DELETE FROM outbox.relays",
+        );
     }
     let last = scene.relay(RELAY, "last");
     let verdict = scene.end(writing, [last]).await;

@@ -57,6 +57,7 @@ impl Measured {
             "outbox_partitions_ahead",
             "outbox_overdue_partitions",
             "outbox_oldest_open_transaction_seconds",
+            "outbox_notification_queue_usage",
         ] {
             self.tells(gauge, f64::NAN).await;
         }

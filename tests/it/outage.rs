@@ -7,10 +7,13 @@ use std::time::{Duration, Instant};
 use diesel_async::pooled_connection::AsyncDieselConnectionManager;
 use diesel_async::{AsyncConnection as _, AsyncPgConnection};
 use outbox_diesel::publish::RecordingPublisher;
+use outbox_diesel::publish::redis::RedisPublisher;
 use outbox_diesel::{AsyncEmit as _, Health, Relay};
-use outbox_tests::{Hooked, SOON, TestDatabase, TestEvent, eventually, orders, quick};
+use outbox_tests::{Hooked, SOON, TestDatabase, TestEvent, TestRedis, eventually, orders, quick};
+use redis::AsyncCommands as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use xtask::postgres::{Durability, Options, Postgres};
+use xtask::redis::Redis;
 
 /// What was logged, on this thread.
 #[derive(Clone, Default)]
@@ -226,5 +229,33 @@ async fn neither_passwords_nor_payloads_are_logged_at_any_level() {
     let logged: String = log.text().lines().filter(own).collect();
     for text in [shown, cause, logged, errors] {
         assert!(!text.contains("hunter2") && !text.contains("ann@example.com"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_may_evict_streams_is_warned_of_once() {
+    for (policy, warnings) in [("noeviction", 0), ("volatile-lru", 0), ("allkeys-lru", 1)] {
+        let (log, _guard) = Log::start();
+        let options = xtask::redis::Options::default().setting("maxmemory-policy", policy);
+        let server = Redis::start(options).unwrap();
+        let (database, redis) = (TestDatabase::new(), TestRedis::on(&server.url()));
+        let publisher = RedisPublisher::connect_lazily(redis.url()).unwrap();
+        let relay = database.relay(publisher.stream_prefix(redis.prefix())).await;
+        let mut conn = redis.connect().await;
+        for round in 1..=2 {
+            database.insert("a");
+            let stream = format!("{}order", redis.prefix());
+            eventually(SOON, async || {
+                (conn.clone().xlen::<_, usize>(&stream).await.ok()? == round).then_some(())
+            })
+            .await;
+            // It connects anew for the next one.
+            let kill = ["KILL", "TYPE", "normal", "SKIPME", "yes"];
+            let _: i64 = redis::cmd("CLIENT").arg(&kill).query_async(&mut conn).await.unwrap();
+        }
+        relay.shutdown().await;
+        let text = log.text();
+        let said = text.lines().filter(|line| line.contains("may evict streams")).count();
+        assert_eq!(said, warnings, "{policy}");
     }
 }

@@ -1,8 +1,26 @@
 //! Park: what the broker rejects is put aside before anything behind it goes out.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
 use diesel::connection::SimpleConnection as _;
+use outbox_diesel::RetryOptions;
+use outbox_diesel::admin::{self, Filter};
 use outbox_diesel::publish::{OwnedMessage, RecordingPublisher};
 use outbox_tests::{Crashable, Hooked, SOON, TestDatabase, eventually, insert, orders, quick};
+
+/// Orders of the same shard as this one, and of others.
+fn orders_beside(database: &TestDatabase, order: &str) -> (Vec<String>, Vec<String>) {
+    let shard = |id: &str| format!("hashtextextended({id}, hashtextextended('order', 0)) & 15");
+    let same = format!("({} = {})", shard("id::text"), shard(&format!("'{order}'")));
+    let select = |condition: &str| {
+        database.value::<Vec<String>>(&format!(
+            "SELECT array_agg(id::text ORDER BY id) FROM generate_series(1, 200) id WHERE {condition}"
+        ))
+    };
+    (select(&same), select(&format!("NOT {same}")))
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rejected_event_is_parked_before_a_later_one_of_its_shard_goes_out() {
@@ -10,28 +28,101 @@ async fn a_rejected_event_is_parked_before_a_later_one_of_its_shard_goes_out() {
     let broker = RecordingPublisher::default();
     broker
         .reject(|event: &OwnedMessage| (event.aggregate_id() == "bad").then(|| String::from("no")));
+    let (beside, elsewhere) = orders_beside(&database, "bad");
     let mut conn = database.sync();
-    let (seen, mut batches) = (std::sync::Arc::new(std::sync::Mutex::new(Vec::new())), 0);
-    let log = seen.clone();
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (log, later) = (seen.clone(), beside[0].clone());
+    let mut is_first = true;
     let hooked = Hooked::new(&broker, move |batch| {
-        batches += 1;
-        if batches > 1 && !batch.messages().is_empty() {
+        let has_later = batch.messages().iter().any(|message| message.aggregate_id() == later);
+        if has_later && !std::mem::take(&mut is_first) {
             let parked = outbox_tests::Scalar::of("SELECT count(*) FROM outbox.parked", &mut conn);
             let parked: i64 = parked.unwrap();
             log.lock().unwrap().push(parked);
         }
         None
     });
-    database.sql(&[insert("bad"), insert("good"), insert("bad")].join(";"));
+    let events = ["bad", &beside[0], &elsewhere[0], "bad"].map(insert);
+    database.sql(&events.join(";"));
     let relay = database.relay_with(hooked, quick()).await;
-    assert_eq!(orders(&broker, 1).await, ["good"]);
+    // One of another shard need not wait.
+    assert_eq!(orders(&broker, 2).await, [elsewhere[0].clone(), beside[0].clone()]);
     eventually(SOON, async || {
         database.value::<bool>("SELECT count(*) = 2 FROM outbox.parked").then_some(())
     })
     .await;
     relay.shutdown().await;
-    let parked = seen.lock().unwrap().clone();
-    assert!(parked.iter().all(|parked| *parked >= 1), "{parked:?}");
+    assert_eq!(*seen.lock().unwrap(), [2]);
+}
+
+/// Counts the transactions that park, and those that write what became of retries.
+fn watch_writes(database: &TestDatabase) {
+    database.sql(
+        "CREATE TABLE writes (operation text, xid xid8, PRIMARY KEY (operation, xid));
+         CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             INSERT INTO writes VALUES (TG_OP, pg_current_xact_id()) ON CONFLICT DO NOTHING;
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER note AFTER INSERT OR UPDATE ON outbox.parked FOR EACH ROW EXECUTE FUNCTION note()",
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_rejected_events_are_parked_and_retried_in_few_flushes() {
+    let database = TestDatabase::new();
+    let broker = RecordingPublisher::default();
+    let tries = Arc::new(AtomicUsize::new(0));
+    let count = tries.clone();
+    broker.reject(move |event| {
+        (event.aggregate_id() != "good").then(|| {
+            count.fetch_add(1, Ordering::SeqCst);
+            String::from("no")
+        })
+    });
+    watch_writes(&database);
+    // Each of its own aggregate, one stream: it stops at each of them.
+    let many: Vec<_> = (0..1000).map(|n| insert(&n.to_string())).collect();
+    database.sql(&[many.join(";"), insert("good"), many[7].clone(), many[7].clone()].join(";"));
+    let retry = RetryOptions::default().base(Duration::from_millis(5)).attempts(2);
+    let begin = Instant::now();
+    let relay = database.relay_with(broker.clone(), quick().retry(retry)).await;
+    orders(&broker, 1).await;
+    println!("{:?} until what is behind a thousand rejected events went out", begin.elapsed());
+    eventually(SOON * 2, async || {
+        database
+            .value::<bool>("SELECT count(*) = 1000 FROM outbox.dead_letters WHERE attempts = 2")
+            .then_some(())
+    })
+    .await;
+    println!("{:?} until all were dead", begin.elapsed());
+    assert_eq!(tries.load(Ordering::SeqCst), 2000, "nobody's attempts were lost or made up");
+    let writes = |operation: &str| {
+        database
+            .value::<i64>(&format!("SELECT count(*) FROM writes WHERE operation = '{operation}'"))
+    };
+    let (parks, retries) = (writes("INSERT"), writes("UPDATE"));
+    println!("{parks} transactions parked, {retries} wrote what became of retries");
+    // A park for each event of the fullest shard; a hundred retries together.
+    let fullest: i64 = database.value(
+        "SELECT max(n) FROM (SELECT count(*) AS n FROM outbox.events GROUP BY shard) shards",
+    );
+    assert!(parks <= fullest + 5, "{parks} parks, {fullest} events in the fullest shard");
+    assert!(retries <= 250, "{retries} writes");
+    // What is behind a dead one waits, and comes out in order.
+    broker.reject(|_| None);
+    let mut conn = database.connect().await;
+    admin::retry_all(&mut conn, &Filter::default()).await.unwrap();
+    let sent = orders(&broker, 1003).await;
+    relay.shutdown().await;
+    assert_eq!(sent.iter().filter(|id| *id == "7").count(), 3);
+    let of_7: Vec<_> = broker
+        .delivered()
+        .iter()
+        .filter(|sent| sent.message.aggregate_id() == "7")
+        .map(|sent| sent.message.seq())
+        .collect();
+    assert!(of_7.is_sorted(), "{of_7:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Poison: events that hang, panic or kill, and brokers that only seem to.
+//! Poison: events that hang or panic, and brokers that only seem to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,12 +6,7 @@ use std::time::Duration;
 
 use outbox_diesel::publish::{OwnedMessage, Publisher, RecordingPublisher, publisher_fn};
 use outbox_diesel::{Health, RelayOptions, RetryOptions};
-use outbox_tests::{
-    RelayProcess, SOON, TestDatabase, TestRedis, eventually, insert, orders, quick,
-};
-use redis::AsyncCommands as _;
-
-const RELAY: &str = env!("CARGO_BIN_EXE_relay");
+use outbox_tests::{SOON, TestDatabase, eventually, insert, orders, quick};
 
 /// Short timeouts, and three attempts.
 fn hasty() -> RelayOptions {
@@ -174,72 +169,6 @@ async fn an_event_that_hangs_a_publisher_without_a_fence_ends_up_dead_while_othe
     .await;
     relay.shutdown().await;
     assert!(!sent.lock().unwrap().contains(&"poison".to_owned()));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_event_that_ends_every_process_that_tries_it_ends_up_dead_and_the_rest_flows() {
-    let database = TestDatabase::new();
-    let redis = TestRedis::new();
-    let mut events = some(30);
-    events.insert(20, "poison".to_owned());
-    events.push("poison".to_owned());
-    emit(&database, &events);
-    let start = |n: usize| {
-        let name = format!("mortal-{n}");
-        let (url, server, prefix) = (database.url(), redis.url(), redis.prefix());
-        RelayProcess::start_mortal(RELAY, &name, &url, &server, prefix, "poison")
-    };
-    let mut starts = 1;
-    let mut relay = start(starts);
-    // The options of that program allow ten attempts.
-    let dead =
-        "SELECT count(*) = 1 FROM outbox.dead_letters WHERE attempts = 10 AND error LIKE '%ended%'";
-    eventually(SOON * 4, async || {
-        if relay.has_ended() {
-            // As if the lease had run out.
-            database.sql(
-                "UPDATE outbox.cursors SET leased_until = '-infinity'; DELETE FROM outbox.relays",
-            );
-            starts += 1;
-            relay = start(starts);
-        }
-        database.value::<bool>(dead).then_some(())
-    })
-    .await;
-    // The rest, and what comes later, goes out; what is behind the dead one waits.
-    database.insert("later");
-    let stream = format!("{}order", redis.prefix());
-    let ids = eventually(SOON, async || {
-        let entries: redis::streams::StreamRangeReply =
-            redis.connect().await.xrange_all(&stream).await.unwrap_or_default();
-        let ids: Vec<String> = entries.ids.iter().filter_map(|e| e.get("aggregate_id")).collect();
-        if relay.has_ended() {
-            database.sql(
-                "UPDATE outbox.cursors SET leased_until = '-infinity'; DELETE FROM outbox.relays",
-            );
-            starts += 1;
-            relay = start(starts);
-        }
-        (ids.len() >= 31).then_some(ids)
-    })
-    .await;
-    let mut expected = some(30);
-    expected.push("later".to_owned());
-    expected.sort();
-    let mut arrived = ids.clone();
-    arrived.sort();
-    assert_eq!(arrived, expected, "once each");
-    eventually(SOON, async || {
-        database
-            .value::<bool>(
-                "SELECT count(*) = 2 AND bool_and(aggregate_id = 'poison') FROM outbox.parked",
-            )
-            .then_some(())
-    })
-    .await;
-    println!("{starts} starts until the event was dead");
-    assert!(starts <= 16, "{starts} starts");
-    relay.stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]

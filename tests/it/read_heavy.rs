@@ -1,7 +1,10 @@
 //! A backlog of large events costs what they are large, not its square.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use outbox_diesel::publish::RecordingPublisher;
-use outbox_tests::{SOON, TestDatabase, backlog, eventually, quick};
+use outbox_tests::{Hooked, SOON, TestDatabase, backlog, eventually, quick};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_compressed_events_are_unpacked_a_few_times_and_not_once_per_chunk() {
@@ -28,4 +31,49 @@ async fn large_compressed_events_are_unpacked_a_few_times_and_not_once_per_chunk
     let read = touched() - before;
     println!("unpacked {} times", read / once);
     assert!(read <= 8 * once, "{read} blocks, where {once} hold all events");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_of_all_sizes_come_in_order_and_in_batches_of_bounded_size() {
+    /// 16 KiB for each of 4 events: those of 50 KiB are beyond their share of a batch.
+    const BYTES: usize = 64 * 1024;
+    let database = TestDatabase::new();
+    // Compressed, stored apart, and plain; large ones first, last, alone and in a row.
+    for (large, events) in [(true, 3), (false, 9), (true, 1), (false, 1), (true, 4), (false, 30)] {
+        let fill = if large { "repeat(md5(n::text), 1600)" } else { "repeat('x', n)" };
+        database.sql(&format!(
+            "INSERT INTO outbox.events (topic, aggregate_type, aggregate_id, event_type, payload, headers)
+             SELECT 'a', 'order', 'o', 'order.placed', json_build_object('fill', {fill}),
+                    json_build_object('h', CASE WHEN n % 2 = 0 THEN {fill} ELSE '' END)
+             FROM generate_series(1, {events}) n"
+        ));
+    }
+    database.sql("ALTER TABLE outbox.events_s1 ALTER payload SET STORAGE external");
+    database.sql(
+        "INSERT INTO outbox.events (topic, aggregate_type, aggregate_id, event_type, payload)
+         SELECT 'a', 'order', 'o', 'order.placed', json_build_object('fill', repeat('x', n * 10000))
+         FROM generate_series(1, 12) n",
+    );
+    let largest = Arc::new(AtomicUsize::new(0));
+    let broker = RecordingPublisher::default();
+    let hooked = Hooked::new(&broker, {
+        let largest = Arc::clone(&largest);
+        move |batch| {
+            let sizes = batch.messages().iter().map(|m| m.payload().len() + m.headers().len());
+            let all: usize = sizes.clone().sum();
+            largest.fetch_max(all - sizes.last().unwrap_or(0), Ordering::Relaxed);
+            None
+        }
+    });
+    let options = quick().batch_events(4).batch_bytes(u32::try_from(BYTES).unwrap());
+    let relay = database.relay_with(hooked, options).await;
+    eventually(SOON, async || (broker.delivered().len() >= 60).then_some(())).await;
+    relay.shutdown().await;
+    let sent: Vec<String> =
+        broker.delivered().iter().map(|sent| sent.message.id().to_string()).collect();
+    let emitted: Vec<String> =
+        database.value("SELECT ARRAY(SELECT id::text FROM outbox.events ORDER BY seq)");
+    assert_eq!(sent, emitted);
+    let largest = largest.load(Ordering::Relaxed);
+    assert!(largest <= BYTES, "{largest} bytes before the last event of a batch");
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 /// As time would.
 const LEASES_END: &str =
-    "UPDATE outbox.cursors SET leased_until = '-infinity'; DELETE FROM outbox.relays";
+    "UPDATE outbox.cursors SET leased_until = clock_timestamp(); DELETE FROM outbox.relays";
 const ALL_FREE: &str = "SELECT bool_and(owner IS NULL) FROM outbox.cursors";
 
 fn emit(database: &TestDatabase, count: usize) {

@@ -253,6 +253,12 @@ impl Verdict {
         }
     }
 
+    /// The same for a broker that tells no repeats: they are no fault.
+    #[must_use]
+    pub fn at_least_once(&self) -> Self {
+        Self { duplicated: 0, ..self.clone() }
+    }
+
     /// Nothing lost, phantom, duplicated, reordered or missing.
     #[must_use]
     pub fn is_clean(&self) -> bool {

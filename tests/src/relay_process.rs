@@ -38,6 +38,19 @@ impl RelayProcess {
         Self::spawn(command.args([database, redis, prefix]).env("RELAY_OPTIONS", "default"), name)
     }
 
+    /// The same as [`start`](Self::start), but it publishes without scripts.
+    #[must_use]
+    pub fn start_without_scripts(
+        program: &str,
+        name: &str,
+        database: &str,
+        redis: &str,
+        prefix: &str,
+    ) -> Self {
+        let mut command = Command::new(Path::new(program));
+        Self::spawn(command.args([database, redis, prefix]).env("RELAY_SCRIPTS", "none"), name)
+    }
+
     /// The same as [`start`](Self::start), but the process ends at once when it is to publish an
     /// event of this aggregate.
     #[must_use]

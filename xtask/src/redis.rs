@@ -31,7 +31,9 @@ pub enum Persistence {
 #[non_exhaustive]
 pub struct Options {
     persistence: Persistence,
+    program: Option<PathBuf>,
     settings: Vec<(String, String)>,
+    disabled: Vec<String>,
 }
 
 impl Options {
@@ -39,6 +41,20 @@ impl Options {
     #[must_use]
     pub fn persistence(mut self, persistence: Persistence) -> Self {
         self.persistence = persistence;
+        self
+    }
+
+    /// Which program serves. Default: that of [`programs::find_redis`].
+    #[must_use]
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
+        self
+    }
+
+    /// A command that the server is not to know, such as `EVAL`. Default: it knows all.
+    #[must_use]
+    pub fn disabled(mut self, command: impl Into<String>) -> Self {
+        self.disabled.push(command.into());
         self
     }
 
@@ -64,7 +80,10 @@ pub struct Redis {
 impl Redis {
     /// Returns once the server answers.
     pub fn start(options: Options) -> Result<Self, ServerError> {
-        let program = programs::find_redis()
+        let program = options
+            .program
+            .clone()
+            .or_else(programs::find_redis)
             .ok_or(ServerError::ProgramMissing { program: "redis-server" })?;
         // Unlike PostgreSQL it does not mind who it runs as.
         let directory = ServerDirectory::create(Account::Own)?;
@@ -159,6 +178,9 @@ fn serve(
     };
     for (name, value) in &options.settings {
         command.arg(format!("--{name}")).arg(value);
+    }
+    for name in &options.disabled {
+        command.args(["--rename-command", name, ""]);
     }
     let mut server = Running::spawn("redis-server", &mut command, directory, Signal::SIGKILL)?;
     server.wait_until(|server| is_ready(port, server.pid()).unwrap_or(false))?;

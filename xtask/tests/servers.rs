@@ -111,6 +111,17 @@ fn redis_forgets_in_memory_and_remembers_with_an_append_only_file() {
 }
 
 #[test]
+fn a_disabled_command_is_not_known_to_redis() {
+    if !has(programs::find_redis().as_ref(), "redis-server") {
+        return;
+    }
+    let server = Redis::start(redis::Options::default().disabled("EVAL")).unwrap();
+    let said = redis_says(&server, "EVAL x 0").unwrap();
+    assert!(said.contains("unknown command"), "{said}");
+    assert_eq!(redis_says(&server, "GET k").unwrap(), "$-1");
+}
+
+#[test]
 fn a_paused_redis_answers_only_after_it_is_resumed() {
     if !has(programs::find_redis().as_ref(), "redis-server") {
         return;

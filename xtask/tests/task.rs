@@ -110,6 +110,20 @@ fn named_servers_are_used_even_where_no_server_program_is() {
 }
 
 #[test]
+fn a_version_is_not_chosen_for_a_server_that_is_named() {
+    let cargo = FakeCargo::new("chooses", "echo ran");
+    for (arguments, named) in [(["--pg", "15"], "DATABASE_URL"), (["--redis", "8"], "REDIS_URL")] {
+        let mut task = cargo.test();
+        task.args(arguments).env(named, "elsewhere://server.invalid/");
+        let output = task.output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(&format!("but {named} names another")), "{said}");
+        assert!(output.stdout.is_empty(), "the tests ran against another server");
+    }
+}
+
+#[test]
 fn without_programs_and_without_leave_to_install_the_ways_out_are_told() {
     let cargo = FakeCargo::new("unused", "exit 0");
     let output = cargo.test().env(programs::POSTGRES_BIN, "/nowhere").output().unwrap();

@@ -60,6 +60,24 @@ async fn options_come_from_the_environment_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_redis_without_scripts_is_named_with_the_option_that_does_without() {
+    let options = xtask::redis::Options::default().disabled("EVAL").disabled("EVALSHA");
+    let server = xtask::redis::Redis::start(options).expect("a private Redis starts");
+    let (database, redis) = (TestDatabase::new(), TestRedis::on(&server.url()));
+    insert(&database, "orders", "a");
+    let mut relay = Running::relay(&database.url(), &redis.url(), redis.prefix(), &[]);
+    let told = "SELECT count(*) > 0 FROM outbox.relays WHERE reason LIKE '%--without-scripts%'";
+    eventually(PATIENCE, async || database.value::<bool>(told).then_some(())).await;
+    relay.signal(Signal::SIGTERM);
+    relay.end().await;
+    assert_eq!(length(&redis, "orders").await, 0);
+
+    let arguments = ["--without-scripts"];
+    let _relay = Running::relay(&database.url(), &redis.url(), redis.prefix(), &arguments);
+    eventually(PATIENCE, async || (length(&redis, "orders").await == 1).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_relay_without_its_broker_is_alive_and_not_ready() {
     let (database, redis) = (TestDatabase::new(), TestRedis::new());
     let port = free_port();

@@ -204,7 +204,8 @@ pub struct Progress {
     pub subscription: String,
     /// Events sent.
     pub sent: i64,
-    /// Events that the broker refused, or that [inboxes may have forgotten](Replay::forgotten_too).
+    /// Events that the broker refused, or at which three relays in a row ended, or that
+    /// [inboxes may have forgotten](Replay::forgotten_too).
     pub refused: i64,
     /// Why one of them was refused.
     pub error: Option<String>,

@@ -54,6 +54,11 @@ const GAUGES: &[(&str, Unit, &str)] = &[
         Unit::Seconds,
         "Age of the oldest open transaction that has emitted",
     ),
+    (
+        "outbox_notification_queue_usage",
+        Unit::Count,
+        "How full the server's queue of notifications is, 0 to 1",
+    ),
 ];
 
 /// Tells the installed exporter what each metric is. Relays do so when they start; call it in

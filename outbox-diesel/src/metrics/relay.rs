@@ -42,6 +42,7 @@ struct Looks {
     ahead: Gauge,
     overdue: Gauge,
     oldest_transaction: Gauge,
+    notifications: Gauge,
 }
 
 /// What a look at the database told; `NaN`: it could not be told.
@@ -55,6 +56,7 @@ pub(crate) struct Sample {
     pub(crate) ahead: f64,
     pub(crate) overdue: f64,
     pub(crate) oldest_transaction: f64,
+    pub(crate) notifications: f64,
 }
 
 impl Sample {
@@ -67,6 +69,7 @@ impl Sample {
         ahead: f64::NAN,
         overdue: f64::NAN,
         oldest_transaction: f64::NAN,
+        notifications: f64::NAN,
     };
 }
 
@@ -92,6 +95,7 @@ impl Meter {
                 ahead: gauge!("outbox_partitions_ahead", &labels()),
                 overdue: gauge!("outbox_overdue_partitions", &labels()),
                 oldest_transaction: gauge!("outbox_oldest_open_transaction_seconds", &labels()),
+                notifications: gauge!("outbox_notification_queue_usage", &labels()),
             },
             clock_ahead: Arc::default(),
         };
@@ -144,6 +148,7 @@ impl Meter {
         looks.ahead.set(sample.ahead);
         looks.overdue.set(sample.overdue);
         looks.oldest_transaction.set(sample.oldest_transaction);
+        looks.notifications.set(sample.notifications);
     }
 
     /// The database's clock, just now.

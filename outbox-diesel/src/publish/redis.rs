@@ -1,6 +1,7 @@
 //! The publisher for Redis Streams: in order, and once for as long as Redis keeps its data.
 
 mod pack;
+mod plain;
 mod plan;
 mod reply;
 mod script;
@@ -35,12 +36,21 @@ pub enum Trim {
     MaxAge(Duration),
 }
 
+/// How entries get into streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writes {
+    /// By scripts that look at the fence.
+    Fenced,
+    /// By transactions that look at nothing.
+    Plain,
+}
+
 /// The URL is none that Redis can be reached by.
 #[derive(Debug, thiserror::Error)]
 #[error("the redis url is not usable")]
 pub struct InvalidRedisUrl(#[source] ::redis::RedisError);
 
-/// Publishes to Redis Streams, with one script call per stream and batch.
+/// Publishes to Redis Streams, with one script call per stream and batch, all of them in one pipeline.
 ///
 /// Each event becomes an entry with the fields `event_id`, `topic`, `aggregate_type`,
 /// `aggregate_id`, `event_type`, `event_version`, `dedup_key` (empty if there is none), `payload`,
@@ -54,6 +64,9 @@ pub struct InvalidRedisUrl(#[source] ::redis::RedisError);
 ///
 /// Its user needs `EVALSHA`, `EVAL`, `HMGET`, `HSET`, `XADD`, `EXISTS` and `SET` (`XTRIM` and
 /// `TIME` to trim, `INFO` for that warning) on the streams, `outbox:fence:*` and `outbox:parked:*`.
+///
+/// Where no scripts may run, [`without_scripts`](Self::without_scripts) does without, and without the
+/// fence.
 ///
 /// Needs Redis 6.2 or Valkey 7.2, one node or one primary (a clustered server answers `MOVED` for
 /// streams that live elsewhere, which is unavailability). `rediss://` URLs use TLS with the
@@ -70,6 +83,7 @@ pub struct InvalidRedisUrl(#[source] ::redis::RedisError);
 /// ```
 pub struct RedisPublisher {
     client: Client,
+    writes: Writes,
     prefix: String,
     naming: StreamNaming,
     trim: Option<Trim>,
@@ -89,6 +103,7 @@ impl RedisPublisher {
     pub fn new(client: Client) -> Self {
         Self {
             client,
+            writes: Writes::Fenced,
             prefix: String::new(),
             naming: StreamNaming::default(),
             trim: None,
@@ -127,6 +142,39 @@ impl RedisPublisher {
         self
     }
 
+    /// Publishes without scripts, for servers and users that may run none: each stream's part of a
+    /// batch is a transaction (`MULTI`, an `XADD` per event, `EXEC`), all of them in one pipeline.
+    /// Default: with scripts.
+    ///
+    /// **It promises less**: at-least-once. Nothing is lost and order per aggregate is kept, but there
+    /// is no fence that would know what was sent before. So entries come again, a batch at a time and
+    /// in their order,
+    /// * after an answer that did not come (a timeout, a lost connection): the same batch is sent again;
+    /// * after a relay that died: its successor starts from the last cursor that was written, up to
+    ///   [`settle_interval`](crate::RelayOptions::settle_interval) ago;
+    /// * from a call that was on its way when its relay lost the shard: nothing shuts it out, and it
+    ///   may arrive behind later events, when the server or the network comes to it;
+    /// * when a parked event is tried again after an answer that did not come.
+    ///
+    /// Consumers tell repeats by `event_id`, as an [`Inbox`](crate::inbox::Inbox) does; to one that
+    /// does, the first arrivals of an aggregate's events are in order.
+    ///
+    /// Its user needs `MULTI`, `EXEC` and `XADD` on the streams (`TIME` to trim by age), and no keys
+    /// beside them. Relays may be switched over at any time, one by one. Fences stay where they are,
+    /// and go on from there with scripts.
+    ///
+    /// ```
+    /// use outbox_diesel::publish::redis::RedisPublisher;
+    ///
+    /// let publisher = RedisPublisher::connect_lazily("redis://127.0.0.1/")?.without_scripts();
+    /// # Ok::<(), outbox_diesel::publish::redis::InvalidRedisUrl>(())
+    /// ```
+    #[must_use]
+    pub fn without_scripts(mut self) -> Self {
+        self.writes = Writes::Plain;
+        self
+    }
+
     /// How long to wait for an answer. Default: 4 s. Keep it below the relay's publish timeout, or
     /// the relay gives up first and knows less.
     #[must_use]
@@ -158,6 +206,9 @@ impl RedisPublisher {
             self.warned_of_eviction = true;
             tracing::warn!("redis may evict streams: its maxmemory-policy is an allkeys one");
         }
+        if self.writes == Writes::Plain {
+            plain::check(&mut connection).await?;
+        }
         Ok(connection)
     }
 
@@ -172,7 +223,7 @@ impl RedisPublisher {
             self.plan.forget_contacts();
             self.connect().await?
         };
-        let missing = self.plan.missing_contacts(&self.prefix, &self.naming, batch);
+        let missing = self.missing_contacts(batch);
         let contacts = if missing.is_empty() {
             Vec::new()
         } else {
@@ -181,20 +232,31 @@ impl RedisPublisher {
         Ok((connection, contacts))
     }
 
+    /// Finds each event's stream, and the streams that are still to be asked what they hold.
+    fn missing_contacts(&mut self, batch: &Batch<'_>) -> Vec<(usize, u16)> {
+        self.plan.place(&self.prefix, &self.naming, batch.messages());
+        match self.writes {
+            Writes::Fenced => self.plan.missing_contacts(batch),
+            // There is nothing to ask.
+            Writes::Plain => Vec::new(),
+        }
+    }
+
     async fn send(
         &mut self,
         connection: Option<MultiplexedConnection>,
         batch: &Batch<'_>,
         receipt: &mut Receipt,
     ) -> Result<MultiplexedConnection, Unavailable> {
-        let known = self.plan.is_identified(batch.stamp())
-            && self.plan.missing_contacts(&self.prefix, &self.naming, batch).is_empty();
+        let known =
+            self.plan.is_identified(batch.stamp()) && self.missing_contacts(batch).is_empty();
         let (Some(mut connection), true) = (connection, known) else {
             return Err(Unavailable(String::from(
                 "a stream of the batch had no first contact yet",
             )));
         };
-        let options = send::Options { packed: &mut self.packed, trim: self.trim };
+        let options =
+            send::Options { writes: self.writes, packed: &mut self.packed, trim: self.trim };
         send::publish(&mut connection, &mut self.plan, options, batch, receipt).await?;
         Ok(connection)
     }
@@ -236,6 +298,7 @@ impl fmt::Debug for RedisPublisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisPublisher")
             .field("server", &self.client.get_connection_info().addr().to_string())
+            .field("writes", &self.writes)
             .field("stream_prefix", &self.prefix)
             .field("streams", &self.naming)
             .field("trim", &self.trim)

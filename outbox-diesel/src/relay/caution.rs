@@ -8,6 +8,7 @@
 
 use super::fault::Fault;
 use super::reader::Reading;
+use super::shard::Shard;
 use super::worker::{Interrupted, Worker};
 use crate::message::Message;
 use crate::park::{DEADLY, Reason};
@@ -88,10 +89,8 @@ impl<P: Publisher> Worker<P> {
         Ok(())
     }
 
-    /// Nothing is left that could end a relay.
+    /// Nothing is left on the main path that could end a relay.
     pub(super) fn calm_down(&mut self) {
-        for shard in self.shards.values_mut() {
-            shard.crashes = 0;
-        }
+        self.shards.values_mut().for_each(Shard::calm_down);
     }
 }

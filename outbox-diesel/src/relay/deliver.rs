@@ -31,12 +31,18 @@ impl<P: Publisher> Worker<P> {
         let limit = self.options.publish_timeout;
         let repeat = Repeat::Position { mark: reading.mark };
         let mut ahead = None;
+        let mut refused = Refused::default();
         loop {
             self.keep_leased(&mut messages);
+            let is_careful = self.is_careful(reading);
+            if messages.is_empty() || is_careful {
+                self.park(session, refused.take()).await?;
+                refused.give_back(&mut messages);
+                self.keep_leased(&mut messages);
+            }
             if messages.is_empty() {
                 return Ok((true, ahead));
             }
-            let is_careful = self.is_careful(reading);
             if is_careful && !self.evade(session, reading, &mut messages).await? {
                 return Ok((false, ahead));
             }
@@ -59,6 +65,7 @@ impl<P: Publisher> Worker<P> {
                 Attempt::Unavailable(reason) => {
                     self.evidence.silence();
                     self.go_out(&reason);
+                    self.park(session, refused.take()).await?;
                     return Ok((false, ahead));
                 }
                 Attempt::Unanswered(reason) if width > 1 => {
@@ -69,6 +76,7 @@ impl<P: Publisher> Worker<P> {
                     continue;
                 }
                 Attempt::Unanswered(reason) => {
+                    self.park(session, refused.take()).await?;
                     let first = messages[0];
                     let Some(arrived) = self.has_arrived(session, reading, &first).await? else {
                         return Ok((false, ahead));
@@ -84,7 +92,8 @@ impl<P: Publisher> Worker<P> {
                         self.go_out(&reason);
                     }
                     if !answered || !held {
-                        return Ok((held && messages.is_empty(), ahead));
+                        let is_all = messages.is_empty() && refused.waiting.is_empty();
+                        return Ok((held && is_all, ahead));
                     }
                 }
                 Attempt::Contacts(contacts) => {
@@ -93,29 +102,18 @@ impl<P: Publisher> Worker<P> {
                     continue;
                 }
                 Attempt::Receipt(receipt) => {
-                    let before = messages.len();
-                    messages = self.take_in(session, messages, &receipt).await?;
-                    let after = messages.len();
-                    if after < before {
-                        self.answered(session).await?;
-                    }
-                    let is_stuck = after == before && receipt.fenced_shards().is_empty();
-                    let reason = match receipt.unavailability() {
-                        Some(unavailable) => Some(unavailable.0.as_str()),
-                        None => {
-                            is_stuck.then_some("the publisher attempted nothing and gave no reason")
-                        }
-                    };
+                    let reason =
+                        self.act_on(session, &mut messages, &receipt, &mut refused).await?;
                     if let Some(reason) = reason {
                         self.evidence.silence();
-                        self.go_out(reason);
+                        self.go_out(&reason);
+                        self.park(session, refused.take()).await?;
                         return Ok((false, ahead));
                     }
-                    self.come_back();
-                    self.search.pass(before - after);
                 }
             }
             if is_careful {
+                self.park(session, refused.take()).await?;
                 self.step(session, reading, sent).await?;
             }
         }
@@ -220,43 +218,68 @@ impl<P: Publisher> Worker<P> {
         }
     }
 
-    /// Acts on a receipt and returns what is still to be published.
-    async fn take_in<'a>(
+    /// Acts on a receipt; why the broker is away, if it is.
+    async fn act_on<'a>(
         &mut self,
         session: &mut Session,
-        messages: Vec<Message<'a>>,
+        messages: &mut Vec<Message<'a>>,
         receipt: &Receipt,
-    ) -> Result<Vec<Message<'a>>, Interrupted> {
+        refused: &mut Refused<'a>,
+    ) -> Result<Option<String>, SessionError> {
+        let done = self.take_in(messages, receipt, refused);
+        self.raise_fenced(session, receipt).await?;
+        if done > 0 {
+            self.answered(session).await?;
+        }
+        if let Some(unavailable) = receipt.unavailability() {
+            return Ok(Some(unavailable.0.clone()));
+        }
+        if done == 0 && receipt.fenced_shards().is_empty() {
+            return Ok(Some("the publisher attempted nothing and gave no reason".to_owned()));
+        }
+        self.come_back();
+        self.search.pass(done);
+        Ok(None)
+    }
+
+    /// Takes in the verdicts: leaves what is still to be published, and returns how many events are done
+    /// with.
+    fn take_in<'a>(
+        &mut self,
+        messages: &mut Vec<Message<'a>>,
+        receipt: &Receipt,
+        refused: &mut Refused<'a>,
+    ) -> usize {
         let mut rejected: HashSet<(&str, &str)> = HashSet::new();
-        let mut parks = Vec::new();
-        let mut rest = Vec::new();
-        self.health.acknowledged(delivered(&messages, receipt.verdicts()));
-        let later = std::iter::repeat(&Verdict::Unattempted);
-        for (message, verdict) in messages.into_iter().zip(receipt.verdicts().iter().chain(later)) {
+        let mut done = 0;
+        self.health.acknowledged(delivered(messages.iter(), receipt.verdicts()));
+        let verdicts = receipt.verdicts().iter().chain(std::iter::repeat(&Verdict::Unattempted));
+        for (message, verdict) in std::mem::take(messages).into_iter().zip(verdicts) {
             let aggregate = (message.aggregate_type(), message.aggregate_id());
             match verdict {
-                Verdict::Delivered => {}
+                Verdict::Delivered => done += 1,
                 Verdict::Rejected(reason) => {
                     let reason = storable(reason);
                     self.tell_fault(Fault::Rejected, &message, 1, &reason);
                     if fate(1, self.options.retry_of(message.event_type())).holds {
                         rejected.insert(aggregate);
                     }
-                    parks.push((message, Reason::Rejected(reason)));
+                    refused.parks.push((message, Reason::Rejected(reason)));
+                    done += 1;
                 }
                 Verdict::Unattempted
                     if rejected.contains(&aggregate) && self.keeps_order(&message) =>
                 {
-                    parks.push((message, Reason::Held));
+                    refused.parks.push((message, Reason::Held));
+                    done += 1;
                 }
-                Verdict::Unattempted => rest.push(message),
+                Verdict::Unattempted if refused.is_of(message.shard()) => {
+                    refused.waiting.push(message);
+                }
+                Verdict::Unattempted => messages.push(message),
             }
         }
-        if !parks.is_empty() {
-            self.park(session, parks).await?;
-        }
-        self.raise_fenced(session, receipt).await?;
-        Ok(rest)
+        done
     }
 
     /// Parks events, durably, before anything behind them is published.
@@ -265,6 +288,9 @@ impl<P: Publisher> Worker<P> {
         session: &mut Session,
         events: Vec<(Message<'_>, Reason)>,
     ) -> Result<(), SessionError> {
+        if events.is_empty() {
+            return Ok(());
+        }
         let epochs: Vec<(u8, i64)> =
             self.shards.iter().map(|(shard, state)| (*shard, state.epoch)).collect();
         let ours = park::park(session, &self.who, &epochs, &events, &self.options).await?;
@@ -281,5 +307,32 @@ impl<P: Publisher> Worker<P> {
             }
         }
         Ok(())
+    }
+}
+
+/// What the broker refused of a reading, until it is parked. A park is a flush, so they are
+/// gathered: meanwhile events of other shards go out, and none that would pass these.
+#[derive(Default)]
+struct Refused<'a> {
+    parks: Vec<(Message<'a>, Reason)>,
+    /// Later events of the same shards.
+    waiting: Vec<Message<'a>>,
+}
+
+impl<'a> Refused<'a> {
+    /// Whether events of the shard have to wait.
+    fn is_of(&self, shard: u8) -> bool {
+        self.parks.iter().any(|(message, _)| message.shard() == shard)
+    }
+
+    /// What is to be parked.
+    fn take(&mut self) -> Vec<(Message<'a>, Reason)> {
+        std::mem::take(&mut self.parks)
+    }
+
+    /// All is parked: what has waited may go out.
+    fn give_back(&mut self, messages: &mut Vec<Message<'a>>) {
+        messages.append(&mut self.waiting);
+        messages.sort_by_key(Message::seq);
     }
 }

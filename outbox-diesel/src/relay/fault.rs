@@ -19,6 +19,8 @@ pub(super) enum Fault {
     Deadly,
     /// The broker does not take it in a replay either.
     RefusedInReplay,
+    /// Relays have ended when they replayed it; it is not sent again.
+    DeadlyInReplay,
 }
 
 impl Fault {
@@ -27,6 +29,7 @@ impl Fault {
             Self::Rejected => "the event was rejected",
             Self::Unanswered => "there was no answer for this event alone",
             Self::Deadly => "relays ended here: the event is parked before it is tried",
+            Self::DeadlyInReplay => "relays ended at this replayed event: it is left out",
             Self::RefusedInReplay => "the broker refused a replayed event",
         }
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::shard::Shard;
 use crate::message::Chunk;
-use crate::read::{self, Diff, Limits, Reach};
+use crate::read::{self, Diff, Limits, Measure, Reach};
 use crate::session::{Session, SessionError};
 use crate::settle::Place;
 use crate::subscription::{self, TopicFilter};
@@ -57,6 +57,7 @@ pub(super) struct Reader {
     pub(super) newest_seen: Option<Instant>,
     /// How many events to ask for, if fewer than are allowed: see [`events_to_ask_for`].
     asked: Option<u16>,
+    measure: Measure,
 }
 
 impl Reader {
@@ -113,7 +114,8 @@ impl Reader {
         let numbers: Vec<i16> = group.iter().map(|shard| i16::from(*shard)).collect();
         let mut chunk = self.spare.pop().unwrap_or_default();
         let asked = Limits { events: self.asked.unwrap_or(limits.events), ..limits };
-        let reach = read::read(session, diff, &numbers, seq, asked, &mut chunk).await?;
+        let measure = &mut self.measure;
+        let reach = read::read(session, diff, &numbers, seq, asked, measure, &mut chunk).await?;
         self.asked = events_to_ask_for(&chunk, asked, limits);
 
         let mut moves = Vec::with_capacity(group.len());

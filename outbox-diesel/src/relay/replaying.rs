@@ -8,7 +8,7 @@ use super::fault::Fault;
 use super::worker::{Interrupted, Worker};
 use crate::message::Message;
 use crate::message::SHARDS;
-use crate::park::storable;
+use crate::park::{DEADLY, storable};
 use crate::publish::{Publisher, Repeat, Stamp, Verdict};
 use crate::read::Limits;
 use crate::replay::{self, FORGOTTEN, Outcome, Replay, Window};
@@ -16,6 +16,8 @@ use crate::session::Session;
 
 /// A pause is not made up for by more than this.
 const LONGEST: Duration = Duration::from_secs(1);
+/// So many relays in a row may end at an event that is sent alone.
+const TRIES: i16 = 2;
 
 /// The replay that a relay works at.
 #[derive(Debug, Default)]
@@ -23,6 +25,8 @@ pub(super) struct Replaying {
     /// There may be one: an operator has changed something, or there was one before.
     pub(super) is_likely: bool,
     last: Option<Instant>,
+    /// What was read and is not sent, since inboxes may have forgotten it: by `seq` and shard.
+    forgotten: Vec<(i64, i16)>,
 }
 
 impl Replaying {
@@ -56,22 +60,83 @@ impl<P: Publisher> Worker<P> {
         }
         let mut chunk = std::mem::take(&mut self.retry_chunk);
         let limits = Limits { events, ..self.limits() };
-        let window = replay::read(session, &replay, limits, &mut chunk).await?;
-        let sent = self.send_replay(session, &replay, chunk.messages().collect(), window).await;
+        let Window { reach, forgotten } =
+            replay::read(session, &replay, limits, &mut chunk).await?;
+        self.replaying.forgotten = forgotten;
+        let messages: Vec<Message<'_>> = chunk.messages().collect();
+        let sent = if replay.is_careful() {
+            self.replay_one_by_one(session, replay, messages, reach).await
+        } else {
+            self.replay_together(session, &replay, messages, reach).await
+        };
         self.retry_chunk = chunk;
         sent
     }
 
+    async fn replay_together(
+        &mut self,
+        session: &mut Session,
+        replay: &Replay,
+        messages: Vec<Message<'_>>,
+        reach: i64,
+    ) -> Result<(), Interrupted> {
+        if !messages.is_empty() {
+            replay::go_ahead(session, &self.who, &self.epochs(), replay, reach).await?;
+        }
+        self.send_replay(session, replay, messages, reach, 0).await?;
+        Ok(())
+    }
+
+    /// A relay ended at one of these. It is found, and left out, as on the main path: each is tried
+    /// alone, and that is written first.
+    async fn replay_one_by_one(
+        &mut self,
+        session: &mut Session,
+        mut replay: Replay,
+        messages: Vec<Message<'_>>,
+        reach: i64,
+    ) -> Result<(), Interrupted> {
+        let careful_to = replay.careful_to;
+        for message in messages {
+            let Some(shard) = self.shards.get(&message.shard()) else { return Ok(()) };
+            let tries =
+                replay::try_alone(session, &self.who, shard.epoch, &replay, &message).await?;
+            match tries {
+                None => return Ok(()),
+                Some(tries) if tries > TRIES => {
+                    self.tell_fault(Fault::DeadlyInReplay, &message, tries.into(), DEADLY);
+                    let error = Some(String::from(DEADLY));
+                    let outcome = Outcome { refused: 1, error, ..Outcome::default() };
+                    let outcomes = BTreeMap::from([(message.shard().into(), outcome)]);
+                    self.settle_replay(session, &replay, message.seq(), outcomes, careful_to)
+                        .await?;
+                }
+                Some(_) => {
+                    let sent = vec![message];
+                    let goes_on =
+                        self.send_replay(session, &replay, sent, message.seq(), careful_to).await?;
+                    if !goes_on {
+                        return Ok(());
+                    }
+                }
+            }
+            replay.seq = message.seq();
+        }
+        self.send_replay(session, &replay, Vec::new(), reach, careful_to).await?;
+        Ok(())
+    }
+
+    /// Sends events and writes what came of them; false if the broker is away.
     async fn send_replay(
         &mut self,
         session: &mut Session,
         replay: &Replay,
         mut messages: Vec<Message<'_>>,
-        window: Window,
-    ) -> Result<(), Interrupted> {
-        let Window { mut reach, forgotten } = window;
-        let mut outcomes: BTreeMap<i16, Outcome> =
-            replay.shards.iter().map(|shard| (*shard, Outcome::default())).collect();
+        mut reach: i64,
+        careful_to: i64,
+    ) -> Result<bool, Interrupted> {
+        let mut outcomes = BTreeMap::new();
+        let mut is_away = false;
         self.keep_leased(&mut messages);
         while let Some(first) = messages.first().map(Message::seq) {
             // A generation of its own: what was delivered or retried before is no repeat, and what
@@ -84,6 +149,7 @@ impl<P: Publisher> Worker<P> {
                 Attempt::Unavailable(reason) => {
                     self.go_out(&reason);
                     reach = first - 1;
+                    is_away = true;
                     break;
                 }
                 Attempt::Unanswered(reason) => {
@@ -108,6 +174,7 @@ impl<P: Publisher> Worker<P> {
                     {
                         self.go_out(reason);
                         reach = messages.first().map_or(reach, |message| message.seq() - 1);
+                        is_away = true;
                         break;
                     }
                     self.come_back();
@@ -115,18 +182,34 @@ impl<P: Publisher> Worker<P> {
             }
             self.keep_leased(&mut messages);
         }
-        for (_, shard) in forgotten.into_iter().filter(|(seq, _)| *seq <= reach) {
+        self.settle_replay(session, replay, reach, outcomes, careful_to).await?;
+        Ok(!is_away)
+    }
+
+    async fn settle_replay(
+        &mut self,
+        session: &mut Session,
+        replay: &Replay,
+        reach: i64,
+        mut outcomes: BTreeMap<i16, Outcome>,
+        careful_to: i64,
+    ) -> Result<(), Interrupted> {
+        for shard in &replay.shards {
+            outcomes.entry(*shard).or_default();
+        }
+        for (_, shard) in self.replaying.forgotten.extract_if(.., |(seq, _)| *seq <= reach) {
             let outcome = outcomes.entry(shard).or_default();
             outcome.refused += 1;
             outcome.error.get_or_insert_with(|| FORGOTTEN.to_owned());
         }
-        if reach > replay.seq {
-            let epochs: Vec<(u8, i64)> =
-                self.shards.iter().map(|(shard, state)| (*shard, state.epoch)).collect();
-            let outcomes: Vec<(i16, Outcome)> = outcomes.into_iter().collect();
-            replay::settle(session, &self.who, &epochs, replay, reach, &outcomes).await?;
-        }
+        let outcomes: Vec<(i16, Outcome)> = outcomes.into_iter().collect();
+        let epochs = self.epochs();
+        replay::settle(session, &self.who, &epochs, replay, reach, &outcomes, careful_to).await?;
         Ok(())
+    }
+
+    fn epochs(&self) -> Vec<(u8, i64)> {
+        self.shards.iter().map(|(shard, state)| (*shard, state.epoch)).collect()
     }
 }
 

@@ -1,5 +1,8 @@
 //! Tries parked events again.
 
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
 use tracing::{info, warn};
 
 use super::attempt::{Attempt, attempt};
@@ -13,6 +16,20 @@ use crate::publish::{Publisher, Repeat, Stamp, Verdict};
 use crate::retry::{self, Due, Failure};
 use crate::session::{Session, SessionError};
 use crate::subscription;
+
+/// A pass goes on after a rejection for so long: the main path must have its turn too.
+const PASS: Duration = Duration::from_millis(100);
+
+/// One pass over what is due.
+struct Pass<'a> {
+    queue: Vec<Retry<'a>>,
+    /// What came of others, and is not written yet: each write is a flush.
+    delivered: Vec<i64>,
+    failures: Vec<Failure>,
+    /// Something holds others no longer.
+    freed: bool,
+    started: Instant,
+}
 
 /// An event that is due, or goes out behind one that is.
 struct Retry<'a> {
@@ -30,12 +47,24 @@ impl<P: Publisher> Worker<P> {
         let mut chunk = std::mem::take(&mut self.retry_chunk);
         let due = retry::due(session, &self.who, shards, self.limits(), &mut chunk).await?;
         let retries = chunk.messages().zip(due);
-        let mut queue: Vec<Retry<'_>> =
+        let queue: Vec<Retry<'_>> =
             retries.map(|(message, due)| Retry { message, due, counted: false }).collect();
-        let mut freed = false;
-        while self.retry_some(session, &mut queue, &mut freed).await? {}
-        drop(queue);
+        let is_all = queue.len() < usize::from(retry::HEADS.min(self.options.batch_events));
+        let mut pass = Pass {
+            queue,
+            delivered: Vec::new(),
+            failures: Vec::new(),
+            freed: false,
+            started: Instant::now(),
+        };
+        while self.retry_some(session, &mut pass).await? {}
+        self.write_pass(session, &mut pass).await?;
+        let (freed, is_through) = (pass.freed, is_all && pass.queue.is_empty());
+        drop(pass);
         self.retry_chunk = chunk;
+        if is_through {
+            self.shards.values_mut().for_each(|shard| shard.retried = true);
+        }
         if freed {
             self.release(session).await?;
         }
@@ -48,21 +77,24 @@ impl<P: Publisher> Worker<P> {
         self.shards.iter().filter_map(has_parked).collect()
     }
 
-    /// One call of the publisher; true if there is more to do in this pass. `freed` becomes true if
-    /// something holds others no longer.
+    /// One call of the publisher; true if there is more to do in this pass.
     async fn retry_some(
         &mut self,
         session: &mut Session,
-        queue: &mut Vec<Retry<'_>>,
-        freed: &mut bool,
+        pass: &mut Pass<'_>,
     ) -> Result<bool, Interrupted> {
         self.check_leases();
-        queue.retain(|retry| self.shards.contains_key(&retry.message.shard()));
-        let Some((run, alone)) = self.next_run(queue) else { return Ok(false) };
-        if alone && !queue[0].counted && !self.count_ahead(session, &mut queue[0]).await? {
-            // It was changed meanwhile: what is behind it must wait for that.
-            return Ok(false);
+        pass.queue.retain(|retry| self.shards.contains_key(&retry.message.shard()));
+        let Some((run, alone)) = self.next_run(&pass.queue) else { return Ok(false) };
+        if alone && !pass.queue[0].counted {
+            // It may end this process: what came of others must be known then.
+            self.write_pass(session, pass).await?;
+            if !self.count_ahead(session, &mut pass.queue[0]).await? {
+                // It was changed meanwhile: what is behind it must wait for that.
+                return Ok(false);
+            }
         }
+        let queue = &pass.queue;
         let messages: Vec<Message<'_>> = queue[..run].iter().map(|retry| retry.message).collect();
         let stamp = Stamp { repeat: Repeat::EventId, ..self.stamp.clone() };
         let limit = self.options.publish_timeout;
@@ -96,7 +128,7 @@ impl<P: Publisher> Worker<P> {
                     self.answered(session).await?;
                     self.retry_search.pass(run);
                 }
-                *freed |= self.settle_retries(session, &queue[..run], verdicts).await?;
+                let goes_on = self.take_in_retries(session, pass, run, verdicts).await?;
                 self.raise_fenced(session, &receipt).await?;
                 if let Some(unavailable) = receipt.unavailability() {
                     self.evidence.silence();
@@ -104,9 +136,6 @@ impl<P: Publisher> Worker<P> {
                     return Ok(false);
                 }
                 self.come_back();
-                // What was not attempted waits behind a rejected one, or for the next pass.
-                let goes_on = verdicts.iter().all(|verdict| *verdict == Verdict::Delivered);
-                queue.drain(..run);
                 Ok(goes_on)
             }
         }
@@ -208,41 +237,67 @@ impl<P: Publisher> Worker<P> {
         Ok(())
     }
 
-    /// Writes what became of retries; true if something holds others no longer.
-    async fn settle_retries(
+    /// Notes what became of the first ones, and leaves those in the queue that can still go out in
+    /// this pass; true if there is time for that.
+    async fn take_in_retries(
         &mut self,
         session: &mut Session,
-        retries: &[Retry<'_>],
+        pass: &mut Pass<'_>,
+        run: usize,
         verdicts: &[Verdict],
     ) -> Result<bool, SessionError> {
-        let mut delivered = Vec::new();
-        let mut failures = Vec::new();
-        let messages = retries.iter().map(|retry| &retry.message);
+        let rest = pass.queue.split_off(run);
+        let tried = std::mem::replace(&mut pass.queue, rest);
+        let messages = tried.iter().map(|retry| &retry.message);
         self.health.acknowledged(fault::delivered(messages, verdicts));
-        for (retry, verdict) in retries.iter().zip(verdicts) {
+        let (mut left, mut blocked) = (Vec::new(), HashSet::new());
+        let known = pass.delivered.len() + pass.failures.len();
+        for (retry, verdict) in tried.into_iter().zip(verdicts) {
             let message = &retry.message;
             match verdict {
-                Verdict::Delivered => delivered.push(message.seq()),
+                Verdict::Delivered => pass.delivered.push(message.seq()),
                 Verdict::Rejected(reason) => {
                     let reason = storable(reason);
-                    let failure = self.failure(retry, Some(reason.clone()));
+                    let failure = self.failure(&retry, Some(reason.clone()));
                     self.tell_fault(Fault::Rejected, message, failure.attempts, &reason);
                     let seen = failure.seen.saturating_add(retry.counted.into());
-                    failures.push(Failure { seen, ..failure });
+                    pass.failures.push(Failure { seen, ..failure });
+                    if retry.due.holds {
+                        blocked.insert((message.aggregate_type(), message.aggregate_id()));
+                    }
                 }
                 Verdict::Unattempted => {
-                    self.take_back(session, retry).await?;
+                    self.take_back(session, &retry).await?;
+                    left.push(Retry { counted: false, ..retry });
                     continue;
                 }
             }
             self.evidence.acquit(message.seq());
         }
+        let has_done = pass.delivered.len() + pass.failures.len() > known;
+        left.append(&mut pass.queue);
+        left.retain(|Retry { message, due, .. }| {
+            !due.holds || !blocked.contains(&(message.aggregate_type(), message.aggregate_id()))
+        });
+        pass.queue = left;
+        let all_went = verdicts.iter().all(|verdict| *verdict == Verdict::Delivered);
+        Ok(all_went || (has_done && pass.started.elapsed() < PASS))
+    }
+
+    /// Writes what came of the events of the pass up to now.
+    async fn write_pass(
+        &mut self,
+        session: &mut Session,
+        pass: &mut Pass<'_>,
+    ) -> Result<(), SessionError> {
+        let delivered = std::mem::take(&mut pass.delivered);
+        let failures = std::mem::take(&mut pass.failures);
         if !delivered.is_empty() {
             info!(subscription = %self.who.subscription, events = delivered.len(), "parked events were delivered");
         }
-        let freed = !delivered.is_empty() || failures.iter().any(|failure| !failure.holds);
+        pass.freed |= !delivered.is_empty() || failures.iter().any(|failure| !failure.holds);
         self.write_retries(session, delivered, failures).await?;
-        Ok(freed)
+        Ok(())
     }
 
     /// Returns how many of the failures were written.

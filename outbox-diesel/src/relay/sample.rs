@@ -50,6 +50,8 @@ FROM (
       AND l.database = outbox.database_oid() AND l.mode = 'RowExclusiveLock' AND l.granted
       AND l.pid IS DISTINCT FROM pg_backend_pid()) o";
 
+const NOTIFICATIONS: &str = "SELECT pg_notification_queue_usage()";
+
 #[derive(Queryable)]
 struct Failures {
     parked: i64,
@@ -102,6 +104,10 @@ impl<P: Publisher> Worker<P> {
             self.looked("looking for open transactions", transactions)?
         {
             sample.oldest_transaction = seconds;
+        }
+        let notifications = session.load(Mode::Read, statement::<Double>(NOTIFICATIONS)).await;
+        if let Some(usage) = self.looked("looking at the queue of notifications", notifications)? {
+            sample.notifications = usage;
         }
         self.health.sampled(sample, self.next_look());
         Ok(())

@@ -30,6 +30,8 @@ pub(super) struct Shard {
     pub(super) settled_crashes: i16,
     /// How many events are to go well before the crashes are forgotten.
     pub(super) trial: usize,
+    /// All that was due for a retry when it was adopted has been tried since.
+    pub(super) retried: bool,
     /// Events that are parked: passed over.
     pub(super) parked: HashSet<i64>,
     /// Aggregates with parked events, and the position of the first one: later ones are parked too.
@@ -48,6 +50,7 @@ impl Shard {
             crashes: claimed.crashes,
             settled_crashes: claimed.crashes,
             trial,
+            retried: false,
             parked: HashSet::new(),
             blocked: HashMap::new(),
         }
@@ -95,6 +98,13 @@ impl Shard {
     pub(super) fn passed_trial(&mut self, events: usize) {
         self.trial = self.trial.saturating_sub(events);
         if self.trial == 0 {
+            self.calm_down();
+        }
+    }
+
+    /// Forgets crashes, unless a retry that is still to be made may have been the reason.
+    pub(super) fn calm_down(&mut self) {
+        if self.retried || self.parked.is_empty() {
             self.crashes = 0;
         }
     }

@@ -6,6 +6,7 @@ mod contract;
 mod events;
 mod others;
 mod outage;
+mod plain;
 mod server;
 mod tls;
 mod wire;

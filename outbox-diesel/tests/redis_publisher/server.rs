@@ -5,13 +5,16 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
+use tempfile::TempDir;
 
 /// Runs until it is dropped. Nothing of it outlives the test.
 pub(crate) struct RedisServer {
     process: Child,
     pub(crate) port: u16,
     password: Option<&'static str>,
+    _directory: TempDir,
 }
 
 impl RedisServer {
@@ -28,20 +31,47 @@ impl RedisServer {
         Self::launch(&["--requirepass", password], Some(password)).await
     }
 
+    /// A cluster of one node, which has all slots.
+    pub(crate) async fn start_cluster() -> Self {
+        let server = Self::start_with(&["--cluster-enabled", "yes"]).await;
+        let mut assign = redis::cmd("CLUSTER");
+        // ADDSLOTSRANGE is not known before 7.
+        assign.arg("ADDSLOTS").arg((0..16_384).collect::<Vec<u16>>());
+        let () = assign.query_async(&mut server.connection().await).await.expect("all are free");
+        while !server.run::<String>(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        server
+    }
+
+    /// Whether the program was built with TLS. Some packages are not.
+    pub(crate) fn knows_tls() -> bool {
+        // One that was misses the certificate. Either ends at once.
+        let told = Command::new(program())
+            .args(["--port", "0", "--tls-port", &free_port().to_string()])
+            .args(["--tls-cert-file", "/nowhere/cert", "--tls-key-file", "/nowhere/key"])
+            .args(["--tls-ca-cert-file", "/nowhere/ca"])
+            .output()
+            .expect("the program starts");
+        let told = String::from_utf8_lossy(&[told.stdout, told.stderr].concat()).into_owned();
+        !["Bad directive", "Failed finding TLS support"].iter().any(|said| told.contains(said))
+    }
+
     async fn launch(arguments: &[&str], password: Option<&'static str>) -> Self {
-        let program = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let program = program();
         // Somebody else may take the port between our asking for it and the server's: try another.
         for _ in 0..10 {
             let port = free_port();
+            let directory = TempDir::new().expect("a directory");
             let process = Command::new(&program)
                 .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-                .args(["--dir", &std::env::temp_dir().to_string_lossy()])
-                .args(["--enable-debug-command", "yes", "--port", &port.to_string()])
+                .args(["--port", &port.to_string(), "--dir"])
+                .arg(directory.path())
                 .args(arguments)
                 .stdout(Stdio::null())
                 .spawn()
                 .unwrap_or_else(|error| panic!("{program}: {error}; set REDIS_SERVER"));
-            let mut server = Self { process, port, password };
+            let mut server = Self { process, port, password, _directory: directory };
             if server.answers().await {
                 return server;
             }
@@ -76,7 +106,14 @@ impl RedisServer {
     }
 
     pub(crate) async fn connection(&self) -> MultiplexedConnection {
-        self.client().get_multiplexed_async_connection().await.expect("the server answers")
+        // On a busy machine the default of half a second is too short.
+        let patience = Some(Duration::from_secs(30));
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(patience)
+            .set_response_timeout(patience);
+        let client = self.client();
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        connection.await.expect("the server answers")
     }
 
     /// The fields of each entry of a stream.
@@ -99,6 +136,10 @@ impl Drop for RedisServer {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+fn program() -> String {
+    std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
 }
 
 pub(crate) fn free_port() -> u16 {

@@ -11,6 +11,10 @@ use crate::contract::Broker;
 use crate::events::{Event, epoch, event, events, send, stamp, verdicts};
 use crate::server::RedisServer;
 
+/// With scripts and without.
+const BOTH: [fn(&RedisServer) -> RedisPublisher; 2] =
+    [RedisServer::publisher, |server| server.publisher().without_scripts()];
+
 #[tokio::test]
 async fn an_entry_has_these_fields() {
     let server = RedisServer::start().await;
@@ -66,19 +70,21 @@ async fn texts_arrive_byte_for_byte() {
 
 #[tokio::test]
 async fn streams_are_named_as_chosen() {
-    let server = RedisServer::start().await;
-    let batch = [event(1), event(2).topic("more").shard(5), event(3).shard(4).aggregate("b")];
-    let topics = server.publisher().stream_prefix("app:");
-    let one = server.publisher().streams(StreamNaming::Single("all".to_owned()));
-    let sharded = server.publisher().streams(StreamNaming::PerShard { per_topic: 4 });
-    for mut publisher in [topics, one, sharded] {
-        assert_eq!(verdicts(&send(&mut publisher, &stamp(), &batch).await), "ddd");
+    for publisher in BOTH {
+        let server = RedisServer::start().await;
+        let batch = [event(1), event(2).topic("more").shard(5), event(3).shard(4).aggregate("b")];
+        let topics = publisher(&server).stream_prefix("app:");
+        let one = publisher(&server).streams(StreamNaming::Single("all".to_owned()));
+        let sharded = publisher(&server).streams(StreamNaming::PerShard { per_topic: 4 });
+        for mut publisher in [topics, one, sharded] {
+            assert_eq!(verdicts(&send(&mut publisher, &stamp(), &batch).await), "ddd");
+        }
+        assert_eq!(server.seqs("app:orders").await, [1, 3]);
+        assert_eq!(server.seqs("app:more").await, [2]);
+        assert_eq!(server.seqs("all").await, [1, 2, 3]);
+        assert_eq!(server.seqs("orders:0").await, [1, 3]);
+        assert_eq!(server.seqs("more:1").await, [2]);
     }
-    assert_eq!(server.seqs("app:orders").await, [1, 3]);
-    assert_eq!(server.seqs("app:more").await, [2]);
-    assert_eq!(server.seqs("all").await, [1, 2, 3]);
-    assert_eq!(server.seqs("orders:0").await, [1, 3]);
-    assert_eq!(server.seqs("more:1").await, [2]);
 }
 
 #[tokio::test]
@@ -103,22 +109,24 @@ async fn a_retried_event_is_remembered_for_a_week() {
 
 #[tokio::test]
 async fn streams_are_trimmed_only_on_demand() {
-    let server = RedisServer::start().await;
-    send(&mut server.publisher(), &stamp(), &events(1..=1_000)).await;
-    assert_eq!(server.entries("orders").await.len(), 1_000);
-    let mut bounded = server.publisher().trim(Trim::MaxLen(100));
-    send(&mut bounded, &stamp(), &events(1_001..=1_002)).await;
-    let kept = server.seqs("orders").await;
-    assert!((100..=300).contains(&kept.len()), "{}", kept.len());
-    assert_eq!(kept.last(), Some(&1_002));
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    let mut aged = server.publisher().trim(Trim::MaxAge(Duration::from_millis(1)));
-    let retry = Stamp { repeat: Repeat::EventId, ..stamp() };
-    send(&mut aged, &retry, &events([1_003])).await;
-    assert!(server.entries("orders").await.len() < 120);
-    let mut lasting = server.publisher().trim(Trim::MaxAge(Duration::MAX));
-    send(&mut lasting, &stamp(), &events([1_004])).await;
-    assert_eq!(server.seqs("orders").await.last(), Some(&1_004));
+    for publisher in BOTH {
+        let server = RedisServer::start().await;
+        send(&mut publisher(&server), &stamp(), &events(1..=1_000)).await;
+        assert_eq!(server.entries("orders").await.len(), 1_000);
+        let mut bounded = publisher(&server).trim(Trim::MaxLen(100));
+        send(&mut bounded, &stamp(), &events(1_001..=1_002)).await;
+        let kept = server.seqs("orders").await;
+        assert!((100..=300).contains(&kept.len()), "{}", kept.len());
+        assert_eq!(kept.last(), Some(&1_002));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut aged = publisher(&server).trim(Trim::MaxAge(Duration::from_millis(1)));
+        let retry = Stamp { repeat: Repeat::EventId, ..stamp() };
+        send(&mut aged, &retry, &events([1_003])).await;
+        assert!(server.entries("orders").await.len() < 120);
+        let mut lasting = publisher(&server).trim(Trim::MaxAge(Duration::MAX));
+        send(&mut lasting, &stamp(), &events([1_004])).await;
+        assert_eq!(server.seqs("orders").await.last(), Some(&1_004));
+    }
 }
 
 #[tokio::test]
@@ -141,28 +149,26 @@ async fn an_older_event_that_comes_after_a_newer_one_gets_an_id_above_it() {
 
 #[tokio::test]
 async fn every_key_of_a_call_lies_in_the_slot_of_its_stream() {
-    let file = format!("{}-nodes.conf", Uuid::now_v7());
-    let server =
-        RedisServer::start_with(&["--cluster-enabled", "yes", "--cluster-config-file", &file])
-            .await;
-    let () = server.run(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
-    while !server.run::<String>(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok") {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
     let topics = ["orders", "a:b", "{x}", "x", "a{b}c", "{}x", "x}", "}{", "a}b{c}d", "{{x}}"];
     let batch: Vec<Event> =
         (1..).zip(topics).map(|(seq, topic)| event(seq).topic(topic).aggregate(topic)).collect();
     let retry = Stamp { repeat: Repeat::EventId, ..stamp() };
-    let mut publisher = server.publisher();
-    for stamp in [stamp(), stamp(), retry.clone(), retry] {
-        let receipt = send(&mut publisher, &stamp, &batch).await;
-        assert_eq!(receipt.unavailability(), None);
-        assert_eq!(verdicts(&receipt), "dddddddddd");
+    let sharded = StreamNaming::PerShard { per_topic: 16 };
+    for publisher in BOTH {
+        let server = RedisServer::start_cluster().await;
+        for naming in [StreamNaming::PerTopic, sharded.clone()] {
+            let mut publisher = publisher(&server).streams(naming);
+            for stamp in [stamp(), retry.clone()] {
+                let receipt = send(&mut publisher, &stamp, &batch).await;
+                assert_eq!(receipt.unavailability(), None);
+                assert_eq!(verdicts(&receipt), "dddddddddd");
+            }
+        }
+        for (seq, topic) in (1..).zip(topics) {
+            assert_eq!(server.seqs(topic).await, [seq, seq], "{topic}");
+            assert_eq!(server.seqs(&format!("{topic}:0")).await, [seq, seq], "{topic}");
+        }
     }
-    for (seq, topic) in (1..).zip(topics) {
-        assert_eq!(server.seqs(topic).await, [seq, seq], "{topic}");
-    }
-    let _ = std::fs::remove_file(std::env::temp_dir().join(file));
 }
 
 /// Numbers that are the same in every run.
@@ -178,10 +184,10 @@ impl Dice {
 #[tokio::test]
 async fn nothing_overtakes_a_failure() {
     let server = RedisServer::start().await;
-    server.refuse("poison").await;
     let mut dice = Dice(7);
     for round in 0..60 {
-        let mut publisher = server.publisher().stream_prefix(format!("{round}:"));
+        let publisher = BOTH[usize::from(round % 2 == 1)];
+        let mut publisher = publisher(&server).stream_prefix(format!("{round}:"));
         let key = format!("{round}:t3");
         let () = server.run(&["SET", &key, "no stream"]).await;
         let batch: Vec<Event> = (1..=40)

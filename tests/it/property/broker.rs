@@ -8,7 +8,7 @@ use outbox_diesel::{Order, RelayOptions, RetryOptions};
 use outbox_tests::{RelayThread, TestRedis};
 use redis::streams::StreamRangeReply;
 
-use super::step::{AGGREGATES, UNORDERED, UNORDERED_TYPE};
+use super::step::{AGGREGATES, SKIPPING, SKIPPING_TYPE, UNORDERED, UNORDERED_TYPE};
 
 /// What arrived of each aggregate.
 pub(crate) type Arrived = [Vec<i64>; AGGREGATES];
@@ -72,6 +72,12 @@ impl Broker {
         }
     }
 
+    /// Whether it can be told which subscription an event came from. Else there is no order to be
+    /// seen where events may pass others.
+    pub(crate) fn knows_subscriptions(&self) -> bool {
+        matches!(self, Self::Memory(_))
+    }
+
     /// What arrived of each subscription.
     pub(crate) async fn arrived(&self) -> [Arrived; 2] {
         match self {
@@ -102,8 +108,10 @@ impl Broker {
                 }
                 let mut arrived = <[Arrived; 2]>::default();
                 for (aggregate, versions) in both.iter().enumerate() {
-                    let parts =
-                        if aggregate == UNORDERED { deal(versions) } else { unravel(versions) };
+                    let parts = match aggregate {
+                        SKIPPING | UNORDERED => deal(versions),
+                        _ => unravel(versions),
+                    };
                     for (nth, part) in parts.into_iter().enumerate() {
                         arrived[nth][aggregate] = part;
                     }
@@ -127,6 +135,7 @@ fn options() -> RelayOptions {
         .database_timeout(Duration::from_millis(700))
         .batch_events(5)
         .retry(retry.clone())
+        .retry_for(SKIPPING_TYPE, retry.clone().attempts(2).order(Order::Skip))
         .retry_for(UNORDERED_TYPE, retry.order(Order::Unordered))
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::step::{AGGREGATES, SESSIONS, UNORDERED};
+use super::step::{AGGREGATES, SESSIONS, SKIPPING, UNORDERED};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Session {
@@ -99,11 +99,11 @@ impl Model {
     }
 
     /// What a consumer may have seen of an aggregate: its first versions, in order; any of them,
-    /// once, where they are unordered.
+    /// once, where they are unordered or pass dead ones.
     pub(crate) fn fault(&self, aggregate: usize, arrived: &[i64]) -> Option<String> {
         let committed = self.committed[aggregate];
         let is_too_long = i64::try_from(arrived.len()).ok()? > committed;
-        let is_prefix = if aggregate == UNORDERED {
+        let is_prefix = if aggregate == SKIPPING || aggregate == UNORDERED {
             let known: HashSet<i64> = arrived
                 .iter()
                 .copied()
@@ -118,6 +118,18 @@ impl Model {
                 "aggregate {aggregate}: versions up to {committed} committed, {arrived:?} arrived"
             )
         })
+    }
+
+    /// Versions that came before an earlier one had: those earlier ones.
+    pub(crate) fn overtaken(arrived: &[i64]) -> Vec<i64> {
+        let mut newest = 0;
+        let mut overtaken = Vec::new();
+        for (nth, version) in arrived.iter().enumerate() {
+            // It came later than it should, or has not come yet.
+            overtaken.extend((newest + 1..*version).filter(|v| !arrived[..nth].contains(v)));
+            newest = newest.max(*version);
+        }
+        overtaken
     }
 
     pub(crate) fn has_all(&self, aggregate: usize, arrived: &[i64]) -> bool {

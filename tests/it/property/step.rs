@@ -6,7 +6,10 @@ use outbox_tests::Mishap;
 use proptest::prelude::*;
 
 pub(crate) const SESSIONS: usize = 4;
-pub(crate) const AGGREGATES: usize = 4;
+pub(crate) const AGGREGATES: usize = 5;
+/// One whose events pass a dead one; they die soon.
+pub(crate) const SKIPPING: usize = AGGREGATES - 2;
+pub(crate) const SKIPPING_TYPE: &str = "account.noted";
 /// One whose events wait for none: they arrive once each, in any order.
 pub(crate) const UNORDERED: usize = AGGREGATES - 1;
 pub(crate) const UNORDERED_TYPE: &str = "account.viewed";
@@ -60,6 +63,8 @@ pub(crate) enum Step {
         odd: bool,
     },
     Accept,
+    /// An operator has everything that is dead tried again.
+    RetryDead,
     /// The relays get some time.
     Wait {
         time: Duration,
@@ -91,6 +96,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::LeasesEnd),
         6 => any::<bool>().prop_map(|odd| Step::Reject { odd }),
         3 => Just(Step::Accept),
+        2 => Just(Step::RetryDead),
         10 => (1..80_u64).prop_map(|ms| Step::Wait { time: Duration::from_millis(ms) }),
         1 => Just(Step::Drain),
     ]

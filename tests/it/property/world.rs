@@ -7,17 +7,20 @@ use diesel::sql_types::BigInt;
 use diesel::{Connection as _, PgConnection, dsl};
 use diesel_async::{AsyncPgConnection, RunQueryDsl as _, SimpleAsyncConnection as _};
 use outbox_diesel::AsyncEmit as _;
+use outbox_diesel::admin::{self, Filter};
 use outbox_diesel::subscription::{self, Start};
 use outbox_tests::{RelayThread, TestDatabase, TestEvent, eventually};
 
 use super::broker::Broker;
 use super::model::{Model, Session};
-use super::step::{AGGREGATES, RELAYS, SESSIONS, Step, TOPICS, UNORDERED, UNORDERED_TYPE};
+use super::step::{
+    AGGREGATES, RELAYS, SESSIONS, SKIPPING, SKIPPING_TYPE, Step, TOPICS, UNORDERED, UNORDERED_TYPE,
+};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// As if every lease had run out, and everybody had long been silent.
 const LEASES_END: &str = "\
-UPDATE outbox.cursors SET leased_until = '-infinity'; DELETE FROM outbox.relays";
+UPDATE outbox.cursors SET leased_until = clock_timestamp(); DELETE FROM outbox.relays";
 
 pub(crate) struct World {
     // Before the database: relays and sessions end first.
@@ -44,7 +47,12 @@ impl World {
         let database = TestDatabase::new();
         database.sql(&format!(
             "CREATE TABLE ledger (id bigint PRIMARY KEY, version bigint NOT NULL);
-             INSERT INTO ledger SELECT id, 0 FROM generate_series(0, {AGGREGATES} - 1) id"
+             INSERT INTO ledger SELECT id, 0 FROM generate_series(0, {AGGREGATES} - 1) id;
+             CREATE TABLE died (subscription text, version bigint);
+             CREATE FUNCTION note_death() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN INSERT INTO died VALUES (NEW.subscription, (NEW.payload ->> 'v')::bigint); RETURN NULL; END $$;
+             CREATE TRIGGER note_death AFTER INSERT OR UPDATE ON outbox.parked
+             FOR EACH ROW WHEN (NEW.dead) EXECUTE FUNCTION note_death()"
         ));
         let mut conn = database.connect().await;
         subscription::create(&mut conn, "copy", Start::Earliest, &[]).await.expect("creates it");
@@ -92,6 +100,7 @@ impl World {
             Step::LeasesEnd => self.database.sql(LEASES_END),
             Step::Reject { odd } => self.broker.reject(odd).await,
             Step::Accept => self.broker.accept().await,
+            Step::RetryDead => self.retry_dead().await,
             Step::Wait { time } => tokio::time::sleep(time).await,
             Step::Drain => self.drain().await,
         }
@@ -108,7 +117,11 @@ impl World {
         self.drain().await;
         // Where an answer came too late, a retry is repeated, recognised, and forgotten then.
         let parked = "SELECT count(*) = 0 FROM outbox.parked";
-        eventually(PATIENCE, async || self.database.value::<bool>(parked).then_some(())).await;
+        eventually(PATIENCE, async || {
+            self.retry_dead().await;
+            self.database.value::<bool>(parked).then_some(())
+        })
+        .await;
         for relay in &self.relays {
             relay.stop();
         }
@@ -139,8 +152,10 @@ impl World {
             .expect("nobody else holds the lock");
         assert_eq!(drawn, version, "the model is wrong");
         let mut event = TestEvent::new(id).topic(topic).payload(format!(r#"{{"v":{version}}}"#));
-        if aggregate == UNORDERED {
-            event = event.event_type(UNORDERED_TYPE);
+        match aggregate {
+            SKIPPING => event = event.event_type(SKIPPING_TYPE),
+            UNORDERED => event = event.event_type(UNORDERED_TYPE),
+            _ => {}
         }
         conn.emit(&event).await.expect("emits");
     }
@@ -190,6 +205,7 @@ impl World {
         let deadline = Instant::now() + PATIENCE;
         while !self.arrived_as_far_as_allowed().await {
             self.replace_the_dead();
+            self.retry_dead().await;
             if Instant::now() > deadline {
                 let arrived = self.broker.arrived().await;
                 let state: Option<String> = self.database.value(
@@ -203,6 +219,32 @@ impl World {
         }
     }
 
+    async fn retry_dead(&self) {
+        let dead = "SELECT EXISTS (SELECT FROM outbox.parked WHERE dead)";
+        if self.database.value::<bool>(dead) {
+            let mut conn = self.database.connect().await;
+            admin::retry_all(&mut conn, &Filter::default()).await.expect("retries");
+        }
+    }
+
+    /// Nothing but a dead event is passed by a later one of its aggregate.
+    fn passed_only_the_dead(&self, subscription: &str, versions: &[i64]) {
+        let overtaken = Model::overtaken(versions);
+        if overtaken.is_empty() {
+            return;
+        }
+        // It was written before anything passed it.
+        let died: Vec<String> = self.database.value(&format!(
+            "SELECT ARRAY(SELECT DISTINCT version::text FROM died WHERE subscription = '{subscription}')"
+        ));
+        for version in overtaken {
+            assert!(
+                died.contains(&version.to_string()),
+                "{subscription}: {version} was passed alive: {versions:?}"
+            );
+        }
+    }
+
     /// What arrived of an aggregate is always a prefix of what has committed. True if it is all.
     async fn arrived_as_far_as_allowed(&self) -> bool {
         let mut all = true;
@@ -210,6 +252,9 @@ impl World {
             for (aggregate, versions) in arrived.iter().enumerate() {
                 if let Some(fault) = self.model.fault(aggregate, versions) {
                     panic!("{subscription}: {fault}");
+                }
+                if aggregate == SKIPPING && self.broker.knows_subscriptions() {
+                    self.passed_only_the_dead(subscription, versions);
                 }
                 all &= self.model.has_all(aggregate, versions);
             }

@@ -1,6 +1,6 @@
 //! A relay on its own: `relay <database url> <redis url> <stream prefix>`. Ends in order when its
 //! standard input does. `RELAY_OPTIONS=default` takes the options of production, `forgetful` keeps
-//! nothing; else the tests' quick ones. The process ends at once when it is to publish an event of
+//! nothing; else the tests' quick ones. `RELAY_SCRIPTS=none` publishes without scripts. The process ends at once when it is to publish an event of
 //! the aggregate `RELAY_DIES_AT`.
 
 use std::io::Read as _;
@@ -36,7 +36,10 @@ async fn main() {
     };
     let manager = AsyncDieselConnectionManager::<AsyncPgConnection>::new(database);
     let pool = bb8::Pool::builder().max_size(1).build(manager).await.expect("a pool");
-    let publisher = RedisPublisher::connect_lazily(redis.as_str()).expect("a Redis URL");
+    let mut publisher = RedisPublisher::connect_lazily(redis.as_str()).expect("a Redis URL");
+    if std::env::var("RELAY_SCRIPTS").as_deref() == Ok("none") {
+        publisher = publisher.without_scripts();
+    }
     let publisher = Deadly {
         publisher: publisher.stream_prefix(prefix),
         aggregate: std::env::var("RELAY_DIES_AT").ok(),

@@ -1,6 +1,5 @@
 //! [`Stage`]: servers, relays, and what they went through.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,8 @@ pub(super) struct Stage {
     pub(super) scene: Scene,
     postgres: Arc<Mutex<Postgres>>,
     redis: Arc<Mutex<Redis>>,
-    longest_outage: AtomicU64,
+    /// From when to when a server was away, for one relay at least.
+    outages: Mutex<Vec<(Instant, Instant)>>,
 }
 
 impl Stage {
@@ -61,7 +61,7 @@ impl Stage {
             scene,
             postgres: Arc::new(Mutex::new(postgres)),
             redis: Arc::new(Mutex::new(redis)),
-            longest_outage: AtomicU64::new(0),
+            outages: Mutex::default(),
         }
     }
 
@@ -77,8 +77,7 @@ impl Stage {
 
     /// A server was away, for one relay at least.
     pub(super) fn note_outage(&self, since: Instant) {
-        let millis = since.elapsed().as_millis().try_into().unwrap_or(u64::MAX);
-        self.longest_outage.fetch_max(millis, Ordering::Relaxed);
+        lock(&self.outages).push((since, Instant::now()));
     }
 
     /// Runs statements on a connection of their own, one after the other.
@@ -121,7 +120,7 @@ impl Stage {
         let verdict = Verdict::on(&committed, &arrivals);
         let delays = arrivals.delays(commits);
         let stall = delays.last().copied().unwrap_or_default();
-        let outage = Duration::from_millis(self.longest_outage.load(Ordering::Relaxed));
+        let outage = longest(std::mem::take(&mut lock(&self.outages)));
         let leaves: String = self.scene.database().value(
             "SELECT format('partitions: %s from seq %s on', count(*), min(from_seq)) FROM outbox.leaves",
         );
@@ -145,6 +144,22 @@ impl Stage {
     }
 }
 
+/// The longest time for which one server or another was away: for events it is one outage.
+fn longest(mut outages: Vec<(Instant, Instant)>) -> Duration {
+    outages.sort();
+    let mut longest = Duration::ZERO;
+    let mut outages = outages.into_iter();
+    let Some((mut begin, mut end)) = outages.next() else { return longest };
+    for (from, to) in outages {
+        if from > end {
+            begin = from;
+        }
+        end = end.max(to);
+        longest = longest.max(end - begin);
+    }
+    longest.max(end - begin)
+}
+
 /// The delay that so many of a hundred do not exceed. They are in ascending order.
 pub(super) fn percentile(delays: &[Duration], percent: usize) -> Duration {
     let last = delays.len().saturating_sub(1);
@@ -159,6 +174,24 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(move || act(&mut lock(&server))).await.expect("a server obeys");
 }
 
-fn lock<T>(server: &Mutex<T>) -> MutexGuard<'_, T> {
-    server.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outages_that_overlap_are_one() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let span = |outages: &[(u64, u64)]| {
+            longest(outages.iter().map(|(from, to)| (at(*from), at(*to))).collect()).as_secs()
+        };
+        assert_eq!(span(&[]), 0);
+        assert_eq!(span(&[(5, 7), (0, 3)]), 3);
+        assert_eq!(span(&[(2, 5), (0, 3), (10, 14)]), 5);
+        assert_eq!(span(&[(0, 9), (2, 3), (8, 10)]), 10);
+    }
 }

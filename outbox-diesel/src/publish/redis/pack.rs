@@ -139,7 +139,7 @@ fn short(packed: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
 }
 
 /// RFC 3339 with microseconds, in UTC. By hand: chrono would allocate a String per event.
-fn time(packed: &mut Vec<u8>, time: DateTime<Utc>) {
+pub(super) fn time(packed: &mut Vec<u8>, time: DateTime<Utc>) {
     let Some(year) = u32::try_from(time.year()).ok().filter(|year| *year < 10_000) else {
         packed.extend(time.to_rfc3339_opts(SecondsFormat::Micros, true).as_bytes());
         return;

@@ -124,14 +124,21 @@ impl Plan {
         self.streams[stream].contacted[usize::from(shard)] = epoch;
     }
 
-    /// Finds each event's stream and answers the streams with shards that are not in contact.
-    pub(super) fn missing_contacts(
-        &mut self,
-        prefix: &str,
-        naming: &StreamNaming,
-        batch: &Batch<'_>,
-    ) -> Vec<(usize, u16)> {
-        self.place(prefix, naming, batch.messages());
+    /// Finds each event's stream.
+    pub(super) fn place(&mut self, prefix: &str, naming: &StreamNaming, messages: &[Message<'_>]) {
+        self.places.clear();
+        for (nth, message) in messages.iter().enumerate() {
+            let place = match nth.checked_sub(1) {
+                Some(last) if naming.same_stream(&messages[last], message) => self.places[last],
+                _ => self.find(prefix, naming, message),
+            };
+            self.places.push(place);
+        }
+    }
+
+    /// The streams of the batch with shards that are not in contact. [`place`](Self::place) comes
+    /// first.
+    pub(super) fn missing_contacts(&mut self, batch: &Batch<'_>) -> Vec<(usize, u16)> {
         let mut touched = Vec::new();
         for (place, message) in self.places.iter().zip(batch.messages()) {
             let shard = usize::from(message.shard());
@@ -149,7 +156,7 @@ impl Plan {
             .collect()
     }
 
-    /// The batch's calls, by flight. [`missing_contacts`](Self::missing_contacts) placed its events.
+    /// The batch's calls, by flight. [`place`](Self::place) comes first.
     pub(super) fn calls(&mut self, batch: &Batch<'_>) -> Vec<Call> {
         let several = self.places.windows(2).any(|pair| pair[0] != pair[1]);
         self.aggregates.clear();
@@ -192,17 +199,6 @@ impl Plan {
         }
         calls.sort_by_key(|call| call.flight);
         calls
-    }
-
-    fn place(&mut self, prefix: &str, naming: &StreamNaming, messages: &[Message<'_>]) {
-        self.places.clear();
-        for (nth, message) in messages.iter().enumerate() {
-            let place = match nth.checked_sub(1) {
-                Some(last) if naming.same_stream(&messages[last], message) => self.places[last],
-                _ => self.find(prefix, naming, message),
-            };
-            self.places.push(place);
-        }
     }
 
     fn find(&mut self, prefix: &str, naming: &StreamNaming, message: &Message<'_>) -> usize {
@@ -261,7 +257,7 @@ mod tests {
         let messages: Vec<Message<'_>> = chunk.messages().collect();
         let batch = Batch::new(&stamp, &messages);
         let mut plan = Plan::default();
-        plan.missing_contacts("", &StreamNaming::PerTopic, &batch);
+        plan.place("", &StreamNaming::PerTopic, &messages);
         let calls = plan.calls(&batch);
         let mut rest = calls.as_slice();
         let mut flights = Vec::new();

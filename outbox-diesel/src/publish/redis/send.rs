@@ -1,16 +1,17 @@
 //! Carries contacts and calls to Redis and writes down what became of them.
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{Cmd, Value};
+use ::redis::{Cmd, RedisResult, Value};
 
 use super::plan::{Call, Plan, together};
 use super::reply::{self, Answer, Failure};
 use super::script::{self, call_each};
 use super::stream::retry_prefix;
-use super::{PARKED_KEY_TTL, Trim, pack};
+use super::{PARKED_KEY_TTL, Trim, Writes, pack, plain};
 use crate::publish::{Batch, Contact, Receipt, Repeat, Stamp, Unavailable};
 
 pub(super) struct Options<'a> {
+    pub(super) writes: Writes,
     /// A buffer whose memory is kept from batch to batch.
     pub(super) packed: &'a mut Vec<u8>,
     pub(super) trim: Option<Trim>,
@@ -39,7 +40,7 @@ pub(super) async fn contact(
         let failed = |why: &str| Unavailable(format!("fence key `{}`: {why}", known.fence));
         let fields = match reply {
             Value::Array(fields) => fields,
-            Value::ServerError(error) => return Err(failed(&reply::server_error(error))),
+            Value::ServerError(error) => return Err(failed(&reply::script_error(error))),
             _ => return Err(failed("the contact script's reply is not understood")),
         };
         for (shard, field) in shards(*asked).zip(fields) {
@@ -66,69 +67,94 @@ pub(super) async fn publish(
     batch: &Batch<'_>,
     receipt: &mut Receipt,
 ) -> Result<(), Unavailable> {
-    let Options { packed, trim } = options;
+    let Options { writes, packed, trim } = options;
     let calls = plan.calls(batch);
+    let mut calls = calls.as_slice();
+    while !calls.is_empty() {
+        let flight = together(&mut calls);
+        let answers = match writes {
+            Writes::Fenced => run_scripts(connection, plan, packed, trim, batch, flight).await,
+            Writes::Plain => plain::transact(connection, plan, batch, trim, flight).await,
+        };
+        let answers = answers.map_err(|error| Unavailable(reply::connection_error(&error)))?;
+        if !write_down(receipt, flight, answers)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Writes down what became of a flight; false if something of it did not go through.
+fn write_down(
+    receipt: &mut Receipt,
+    flight: &[Call],
+    answers: Vec<Answer>,
+) -> Result<bool, Unavailable> {
+    let mut through = true;
+    let mut unavailable = Ok(());
+    for (call, answer) in flight.iter().zip(answers) {
+        match answer {
+            Answer::Done { events, failure } => {
+                for nth in call.events.iter().take(events) {
+                    receipt.delivered(*nth as usize);
+                }
+                through &= failure.is_none();
+                match (failure, call.events.get(events)) {
+                    (Some(Failure::Rejected(reason)), Some(nth)) => {
+                        receipt.rejected(*nth as usize, reason);
+                    }
+                    (Some(Failure::Unavailable(reason)), _) => {
+                        unavailable = Err(Unavailable(reason));
+                    }
+                    _ => {}
+                }
+            }
+            Answer::Fenced(fenced) => {
+                through = false;
+                for shard in fenced {
+                    if !receipt.fenced_shards().contains(&shard) {
+                        receipt.fenced(shard);
+                    }
+                }
+            }
+            Answer::Unavailable(reason) => unavailable = Err(Unavailable(reason)),
+        }
+    }
+    unavailable.map(|()| through)
+}
+
+/// One script call per stream.
+async fn run_scripts(
+    connection: &mut MultiplexedConnection,
+    plan: &Plan,
+    packed: &mut Vec<u8>,
+    trim: Option<Trim>,
+    batch: &Batch<'_>,
+    flight: &[Call],
+) -> RedisResult<Vec<Answer>> {
     let prefix = pack::field_prefix(batch.stamp());
     let script = match batch.stamp().repeat {
         Repeat::Position { .. } => &script::PUBLISH,
         Repeat::EventId => &script::RETRY,
     };
-    let mut calls = calls.as_slice();
-    while !calls.is_empty() {
-        let flight = together(&mut calls);
-        let replies = call_each(connection, script, flight, |arguments, call| {
-            pack_call(packed, batch, &prefix, trim, call);
-            let stream = plan.stream(call.stream);
-            match batch.stamp().repeat {
-                Repeat::Position { .. } => {
-                    arguments.arg(2).arg(&stream.key).arg(&stream.fence).arg(packed.as_slice());
-                }
-                Repeat::EventId => {
-                    arguments.arg(2 + call.events.len()).arg(&stream.key).arg(&stream.fence);
-                    retry_keys(arguments, batch, &stream.key, call);
-                    arguments.arg(packed.as_slice()).arg(PARKED_KEY_TTL.as_secs());
-                }
+    let replies = call_each(connection, script, flight, |arguments, call| {
+        pack_call(packed, batch, &prefix, trim, call);
+        let stream = plan.stream(call.stream);
+        match batch.stamp().repeat {
+            Repeat::Position { .. } => {
+                arguments.arg(2).arg(&stream.key).arg(&stream.fence).arg(packed.as_slice());
             }
-        })
-        .await
-        .map_err(|error| Unavailable(reply::connection_error(&error)))?;
-
-        let mut through = true;
-        let mut unavailable = Ok(());
-        for (call, reply) in flight.iter().zip(&replies) {
-            match reply::published(reply, &plan.stream(call.stream).fence) {
-                Answer::Done { events, failure } => {
-                    for nth in call.events.iter().take(events) {
-                        receipt.delivered(*nth as usize);
-                    }
-                    through &= failure.is_none();
-                    match (failure, call.events.get(events)) {
-                        (Some(Failure::Rejected(reason)), Some(nth)) => {
-                            receipt.rejected(*nth as usize, reason);
-                        }
-                        (Some(Failure::Unavailable(reason)), _) => {
-                            unavailable = Err(Unavailable(reason));
-                        }
-                        _ => {}
-                    }
-                }
-                Answer::Fenced(fenced) => {
-                    through = false;
-                    for shard in fenced {
-                        if !receipt.fenced_shards().contains(&shard) {
-                            receipt.fenced(shard);
-                        }
-                    }
-                }
-                Answer::Unavailable(reason) => unavailable = Err(Unavailable(reason)),
+            Repeat::EventId => {
+                arguments.arg(2 + call.events.len()).arg(&stream.key).arg(&stream.fence);
+                retry_keys(arguments, batch, &stream.key, call);
+                arguments.arg(packed.as_slice()).arg(PARKED_KEY_TTL.as_secs());
             }
         }
-        unavailable?;
-        if !through {
-            break;
-        }
-    }
-    Ok(())
+    })
+    .await?;
+    let answer =
+        |(call, reply): (&Call, _)| reply::published(reply, &plan.stream(call.stream).fence);
+    Ok(flight.iter().zip(&replies).map(answer).collect())
 }
 
 fn pack_call(

