@@ -24,6 +24,9 @@ pub(crate) async fn run(bench: &mut Bench) -> Outcome {
     if bench.wants("drain_pinned_vs_unpinned") {
         pinned(bench, shape).await?;
     }
+    if bench.wants("drain_observed_vs_plain") {
+        observed(bench, shape).await?;
+    }
     if bench.wants("drain_64_partitions_vs_8") {
         partitions(bench, shape).await?;
     }
@@ -130,6 +133,22 @@ async fn pinned(bench: &mut Bench, shape: Shape) -> Outcome {
             }
             rates[usize::from(side)] = log.drain().await?.events_per_second;
             drop(pin);
+        }
+        figure.push(Round::of(rates[0], rates[1]));
+    }
+    bench.report(&figure);
+    Ok(())
+}
+
+/// With metrics that are recorded and rendered, and with a log at level info; and with neither.
+async fn observed(bench: &mut Bench, shape: Shape) -> Outcome {
+    let mut figure = Figure::new("drain_observed_vs_plain", "events/s", Goal::Ratio(0.97));
+    let mut log = Log::new(&bench.servers, shape);
+    for round in 0..bench.rounds {
+        let mut rates = [0.0; 2];
+        for side in sides(round) {
+            let drained = if side == 0 { log.drain_observed().await? } else { log.drain().await? };
+            rates[usize::from(side)] = drained.events_per_second;
         }
         figure.push(Round::of(rates[0], rates[1]));
     }

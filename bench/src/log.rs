@@ -96,14 +96,36 @@ impl Log {
 
     /// Starts a relay to Redis; streams begin with the prefix.
     pub(crate) async fn relay(&self, subscription: &str, prefix: &str) -> Outcome<Side> {
-        Side::start(&["relay", &self.database.url(), subscription, &self.redis, prefix]).await
+        self.relay_with(subscription, prefix, &[]).await
+    }
+
+    async fn relay_with(
+        &self,
+        subscription: &str,
+        prefix: &str,
+        options: &[&str],
+    ) -> Outcome<Side> {
+        let url = self.database.url();
+        let arguments = ["relay", &url, subscription, &self.redis, prefix];
+        let arguments = [&arguments, options].concat();
+        Side::start(&arguments).await
     }
 
     /// Drains everything into Redis, and looks at what has arrived.
     pub(crate) async fn drain(&mut self) -> Outcome<Drained> {
+        self.drain_with(&[]).await
+    }
+
+    /// The same with metrics and a log.
+    pub(crate) async fn drain_observed(&mut self) -> Outcome<Drained> {
+        self.drain_with(&["--observed"]).await
+    }
+
+    async fn drain_with(&mut self, options: &[&str]) -> Outcome<Drained> {
         let subscription = self.subscribe(Start::Earliest, &[]).await?;
         let stream = stream_of(&subscription);
-        let mut relay = self.relay(&subscription, &format!("{subscription}:")).await?;
+        let prefix = format!("{subscription}:");
+        let mut relay = self.relay_with(&subscription, &prefix, options).await?;
         let mut conn = self.connect().await?;
         let spent = Spent::from_now(relay.pid(), &self.database, redis_pid(&mut conn).await?);
         let started = Instant::now();

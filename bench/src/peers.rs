@@ -50,8 +50,8 @@ async fn drain(program: &Path, shape: Shape, part: u32) -> Outcome<f64> {
     let aggregates = shape.aggregates.min(shape.events / part);
     let events = shape.events / part / aggregates * aggregates;
     let database = TestDatabase::empty();
-    let arguments = [database.url().as_str(), &events.to_string(), &aggregates.to_string()];
-    let mut side = Side::start_program(program, &arguments).await?;
+    let arguments = [database.url(), events.to_string(), aggregates.to_string()];
+    let mut side = Side::start_program(program, &arguments.each_ref().map(String::as_str)).await?;
     let started = Instant::now();
     side.go().await?;
     let wrong = side.done().await?;

@@ -92,7 +92,7 @@ COMMENT ON COLUMN outbox.events.event_version IS 'Version of the payload''s shap
 COMMENT ON COLUMN outbox.events.dedup_key IS 'The producer''s dedup key, unique in outbox.dedup_keys';
 COMMENT ON COLUMN outbox.events.payload IS 'The body, byte for byte as the producer wrote it';
 COMMENT ON COLUMN outbox.events.headers IS 'Names and values: traceparent, tenant, …';
-COMMENT ON COLUMN outbox.events.created_at IS 'When it was emitted. Information only: nothing is decided by it';
+COMMENT ON COLUMN outbox.events.created_at IS 'When it was emitted. Information: nothing but a replay goes by it';
 -- Events whose transaction was still in flight at a tick are found by their transaction.
 CREATE INDEX events_xid_seq_idx ON outbox.events (xid, seq);
 -- Find and replay by time.

@@ -61,6 +61,8 @@ CREATE TABLE outbox.relays (
     state_since  timestamptz NOT NULL DEFAULT clock_timestamp(),
     reason       text,
     role         text        NOT NULL DEFAULT current_user,
+    sleepless    text,
+    delivered_per_second double precision,
     CONSTRAINT relays_pkey PRIMARY KEY (id),
     CONSTRAINT relays_belong_to_a_subscription FOREIGN KEY (subscription)
         REFERENCES outbox.subscriptions (name) ON DELETE CASCADE
@@ -70,6 +72,8 @@ COMMENT ON COLUMN outbox.relays.state IS 'What it says of itself: starting, runn
 COMMENT ON COLUMN outbox.relays.state_since IS 'Since when, to the heartbeat';
 COMMENT ON COLUMN outbox.relays.role IS 'The database role that it works as';
 COMMENT ON COLUMN outbox.relays.reason IS 'Why it does not deliver: what the publisher or the database says';
+COMMENT ON COLUMN outbox.relays.sleepless IS 'Why it polls although it is to sleep until it is woken; NULL: nothing keeps it awake';
+COMMENT ON COLUMN outbox.relays.delivered_per_second IS 'Over about the last minute, to the heartbeat; NULL: not known yet';
 
 CREATE TABLE outbox.parked (
     subscription    text        NOT NULL,

@@ -100,7 +100,7 @@ REVOKE EXECUTE ON FUNCTION outbox.keep_inbox_partitions_ahead() FROM PUBLIC;
 -- Forgets what was handled longer ago, whole weeks by truncating their partition, other rows some
 -- at a time, and returns how many rows went. Never a row that was handled since, however old its id.
 -- An id that tells no time and was forgotten cannot be refused when it comes again: such ids are
--- kept for 30 days at least, far longer than the outbox keeps what it could replay by default.
+-- kept for 30 days at least, and no outbox sends an event with such an id again after 14.
 CREATE FUNCTION outbox.drop_inbox_partitions(older_than interval) RETURNS bigint
 LANGUAGE plpgsql
 SECURITY DEFINER

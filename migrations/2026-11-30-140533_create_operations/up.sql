@@ -58,6 +58,7 @@ CREATE TABLE outbox.replays (
     aggregate_id   text,
     event_type     text,
     per_second     integer     NOT NULL,
+    forgotten_too  boolean     NOT NULL DEFAULT false,
     requested_by   text        NOT NULL DEFAULT session_user,
     requested_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     finished_at    timestamptz,
@@ -70,6 +71,7 @@ CREATE TABLE outbox.replays (
 COMMENT ON TABLE outbox.replays IS 'Delivered events that are sent once more to one subscription, beside its stream';
 COMMENT ON COLUMN outbox.replays.generation IS 'Tells the broker the repeats of this replay from those of another';
 COMMENT ON COLUMN outbox.replays.to_seq IS 'The last event it may send';
+COMMENT ON COLUMN outbox.replays.forgotten_too IS 'Also events whose ids tell no time (no UUIDv7) and that inboxes may have forgotten: those older than 14 days';
 COMMENT ON COLUMN outbox.replays.topic IS 'Only of this one; NULL: of all. So for the other parts of an event';
 -- One at a time: two operators do not send everything twice, and the rate is the rate.
 CREATE UNIQUE INDEX replays_running_idx ON outbox.replays (subscription) WHERE finished_at IS NULL;
@@ -90,7 +92,7 @@ CREATE TABLE outbox.replay_cursors (
         REFERENCES outbox.replays (id) ON DELETE CASCADE
 ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
 COMMENT ON TABLE outbox.replay_cursors IS 'How far each shard of a replay is: moved by the shard''s owner, under its epoch';
-COMMENT ON COLUMN outbox.replay_cursors.error IS 'Why the broker refused the last one that it refused';
+COMMENT ON COLUMN outbox.replay_cursors.error IS 'Why one of those that were refused was';
 COMMENT ON COLUMN outbox.replay_cursors.careful_to IS 'Written before events are sent: a relay that finds it ahead of seq has a predecessor that ended there, and sends one by one up to it';
 COMMENT ON COLUMN outbox.replay_cursors.tried IS 'The seq of the event that is tried alone';
 COMMENT ON COLUMN outbox.replay_cursors.tries IS 'How many relays in a row began to try it, and told nothing of it';

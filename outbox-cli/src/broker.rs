@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::builder::BoolishValueParser;
 use outbox_diesel::publish::redis::{RedisPublisher, StreamNaming, Trim};
 use redis::{Client, IntoConnectionInfo as _, TlsCertificates};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 
 use crate::failure::Failure;
 use crate::times::parse_duration;
@@ -76,6 +78,11 @@ impl Streams {
         let Some(file) = &self.redis_ca else { return Client::open(url).map_err(unusable) };
         let pem = std::fs::read(file)
             .map_err(|error| Failure::usage(format!("--redis-ca {}: {error}", file.display())))?;
+        if !CertificateDer::pem_slice_iter(&pem).any(|certificate| certificate.is_ok()) {
+            let file = file.display();
+            return Err(Failure::usage(format!("--redis-ca {file} holds no certificate"))
+                .advice("name a file with PEM certificates of authorities"));
+        }
         let tls = TlsCertificates { client_tls: None, root_cert: Some(pem) };
         Client::build_with_tls(url, tls).map_err(unusable)
     }

@@ -109,6 +109,9 @@ impl From<AdminError> for Failure {
             AdminError::NotKept { .. } => {
                 Some("take --to earliest, or leave --since away, for all that is kept".to_owned())
             }
+            AdminError::MayBeForgotten(_) => Some(
+                "take a later --to, or send them beside the stream: outbox replay start --forgotten-too".to_owned(),
+            ),
             AdminError::ReplayRunning(id) => {
                 Some(format!("outbox replay status {id}, or: outbox replay cancel {id}"))
             }

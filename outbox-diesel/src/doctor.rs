@@ -15,12 +15,14 @@
 //! ```
 
 mod clock;
+mod crashes;
 mod delivery;
 mod home;
 mod notifications;
 mod parked;
 mod rights;
 mod storage;
+mod topics;
 mod transactions;
 
 use std::fmt;
@@ -113,10 +115,12 @@ pub async fn examine(conn: &mut AsyncPgConnection) -> Result<Vec<Finding>, Admin
     gather("rights", rights::examine(conn, overview.as_ref()).await)?;
     gather("locks on cursors", delivery::examine_locks(conn, overview.as_ref()).await)?;
     gather("relays", Ok(delivery))?;
+    gather("crashes", crashes::examine(conn).await)?;
     gather("what is parked", parked::examine(conn).await)?;
     gather("open transactions", transactions::examine(conn).await)?;
     gather("notifications", notifications::examine(conn).await)?;
     gather("partitions", storage::examine(conn).await)?;
+    gather("topics", topics::examine(conn).await)?;
     gather("clocks", clock::examine(conn).await)?;
     if !findings.iter().any(|finding| finding.severity >= Severity::Warning) {
         findings.extend(overview.as_ref().into_iter().flat_map(delivery::judge_lag));

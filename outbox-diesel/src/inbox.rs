@@ -20,8 +20,9 @@
 //! What was forgotten cannot be told from what is new. So after [`drop_partitions`] a time-ordered
 //! id from a time of which the same consumer's records were dropped is refused with [`Forgotten`],
 //! whoever sends it again and however: no retention is too short to be safe. An id that tells no time
-//! cannot be refused, so it is remembered for [`RETENTION`] even where you ask for less: longer than
-//! an outbox keeps what it could replay, unless its retention was raised above that.
+//! cannot be refused, so it is remembered for [`RETENTION`] even where you ask for less, and an outbox
+//! refuses to replay or rewind to an event with such an id that is older than 14 days. That leaves
+//! what it sends again 16 days to be handled in.
 
 mod retention;
 

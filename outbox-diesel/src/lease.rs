@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use diesel::Queryable;
 use diesel::data_types::PgInterval;
-use diesel::sql_types::{Array, BigInt, Interval, Nullable, SmallInt, Text, Uuid as SqlUuid};
+use diesel::sql_types::{
+    Array, BigInt, Double, Interval, Nullable, SmallInt, Text, Uuid as SqlUuid,
+};
 use uuid::Uuid;
 
 use crate::message::SHARDS;
@@ -178,17 +180,19 @@ pub(crate) async fn release(
 // where its work is refused, by a newer schema or for want of a right.
 const RENEW: &str = "\
 WITH seen AS (
-    INSERT INTO outbox.relays (id, subscription, host, version, state, reason) VALUES ($1, $2, $3, $4, $5, $6)
+    INSERT INTO outbox.relays (id, subscription, host, version, state, reason, sleepless, delivered_per_second)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
     ON CONFLICT (id) DO UPDATE
-    SET seen_at = clock_timestamp(), state = excluded.state, reason = excluded.reason,
+    SET seen_at = clock_timestamp(), state = excluded.state, reason = excluded.reason, sleepless = excluded.sleepless,
+        delivered_per_second = coalesce(excluded.delivered_per_second, relays.delivered_per_second),
         state_since = CASE WHEN relays.state = excluded.state THEN relays.state_since ELSE clock_timestamp() END
 ), mine AS MATERIALIZED (
     SELECT shard FROM outbox.cursors
-    WHERE subscription = $7 AND owner = $8 AND leased_until > clock_timestamp() AND $9::text <> 'interrupted'
+    WHERE subscription = $9 AND owner = $10 AND leased_until > clock_timestamp() AND $11::text <> 'interrupted'
     ORDER BY shard FOR UPDATE
 )
-UPDATE outbox.cursors c SET leased_until = clock_timestamp() + $10::interval
-FROM mine WHERE c.subscription = $11 AND c.shard = mine.shard
+UPDATE outbox.cursors c SET leased_until = clock_timestamp() + $12::interval
+FROM mine WHERE c.subscription = $13 AND c.shard = mine.shard
 RETURNING c.shard";
 
 /// How a relay is, for people who look at `outbox.relays`.
@@ -197,6 +201,10 @@ pub(crate) struct SelfReport {
     /// One word.
     pub(crate) state: &'static str,
     pub(crate) reason: Option<String>,
+    /// Why it polls although it is to sleep.
+    pub(crate) sleepless: Option<String>,
+    /// None: what was told last still holds.
+    pub(crate) delivered_per_second: Option<f64>,
 }
 
 /// Says that this relay lives and how it is, renews its leases unless it is interrupted, and returns
@@ -217,6 +225,8 @@ pub(crate) async fn renew(
                 .bind::<Text, _>(env!("CARGO_PKG_VERSION"))
                 .bind::<Text, _>(report.state)
                 .bind::<Nullable<Text>, _>(report.reason)
+                .bind::<Nullable<Text>, _>(report.sleepless)
+                .bind::<Nullable<Double>, _>(report.delivered_per_second)
                 .bind::<Text, _>(who.subscription.clone())
                 .bind::<SqlUuid, _>(who.relay)
                 .bind::<Text, _>(report.state)

@@ -28,8 +28,9 @@
 //! Every relay looks at the database every 5 seconds, at the same cost however large the log is, so
 //! that several relays of a subscription tell the same: take their `max`. **A gauge never keeps its
 //! last good value**: of a relay that is interrupted or has ended, all that it cannot know any more
-//! is `NaN`, and `outbox_shards_leased` and `outbox_relay_up` are 0. Run one relay of a subscription
-//! in a process, else they share these gauges.
+//! is `NaN`, and `outbox_shards_leased` and `outbox_relay_up` are 0. If its loop is stuck,
+//! because a publisher blocks the thread, that is so after half a minute (longer with longer timeouts,
+//! or if it sleeps). Run one relay of a subscription in a process, else they share these gauges.
 //!
 //! Latencies compare the database's clock with itself: the difference to this host's is measured
 //! with each look.

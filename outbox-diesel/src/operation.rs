@@ -71,6 +71,13 @@ pub enum AdminError {
         /// The lowest `seq` that was asked for.
         asked: i64,
     },
+    /// Consumers' inboxes may have forgotten this event, one of those that would be sent
+    /// again, and would have it handled once more: its id is no UUIDv7, and it is older than 14
+    /// days. Rewind to a later time; a replay that is told so sends such events too.
+    #[error(
+        "event {0} would be sent again, and inboxes may have forgotten it: its id is no UUIDv7, and it is older than 14 days"
+    )]
+    MayBeForgotten(Uuid),
     /// What was planned is not what would be done now. Make the plan again and look at it.
     #[error("the plan is outdated: {0}")]
     PlanOutdated(&'static str),

@@ -14,6 +14,7 @@ mod fault;
 mod health;
 mod ownership;
 mod progress;
+mod rate;
 mod reader;
 mod replaying;
 mod retrying;
@@ -43,10 +44,11 @@ use self::attempt::text_of;
 use self::backoff::Backoff;
 use self::health::{Ending, HealthCell};
 pub use self::health::{Health, Stopped};
+use self::rate::Rate;
 pub use self::startup::Refusal;
 use self::worker::Worker;
 pub(crate) use self::worker::chain;
-use crate::lease::{self, Identity, Leases};
+use crate::lease::{self, Identity, Leases, SelfReport};
 use crate::options::{InvalidOptions, RelayOptions};
 use crate::publish::Publisher;
 use crate::session::Session;
@@ -248,10 +250,13 @@ async fn beat(
     retire: CancellationToken,
 ) {
     let mut session = None;
+    let mut rate = Rate::default();
     let mut pace = tokio::time::interval(options.heartbeat);
     pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while retire.run_until_cancelled(pace.tick()).await.is_some() {
-        let beat = beat_once(&pool, &options, &who, &leases, &health, &mut session);
+        health.forget_old_looks();
+        let report = health.report(rate.of(health.delivered()));
+        let beat = beat_once(&pool, &options, &who, &leases, report, &mut session);
         let failure = match AssertUnwindSafe(beat).catch_unwind().await {
             Ok(beat) => beat.err().map(|error| chain(&error)),
             Err(panic) => Some(format!("it panicked: {}", text_of(&*panic))),
@@ -270,7 +275,7 @@ async fn beat_once(
     options: &RelayOptions,
     who: &Identity,
     leases: &Leases,
-    health: &HealthCell,
+    report: SelfReport,
     session: &mut Option<Session>,
 ) -> Result<(), SessionError> {
     if session.is_none() {
@@ -278,7 +283,7 @@ async fn beat_once(
     }
     if let Some(session) = session {
         let asked = Instant::now();
-        let renewed = lease::renew(session, who, health.get().report(), options.lease).await?;
+        let renewed = lease::renew(session, who, report, options.lease).await?;
         leases.extend(renewed, asked, options.lease);
     }
     Ok(())

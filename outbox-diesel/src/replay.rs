@@ -5,7 +5,7 @@
 use chrono::{DateTime, Utc};
 use diesel::Queryable;
 use diesel::sql_types::{
-    Array, BigInt, Integer, Json, Nullable, SmallInt, Text, Timestamptz, Uuid as SqlUuid,
+    Array, BigInt, Bool, Integer, Json, Nullable, SmallInt, Text, Timestamptz, Uuid as SqlUuid,
 };
 use uuid::Uuid;
 
@@ -17,6 +17,9 @@ use crate::statement::{RawJson, statement};
 
 /// The header that marks a replayed event; its value is the replay's id.
 pub const REPLAY_HEADER: &str = "outbox-replay";
+
+/// Why an event was left out of a replay.
+pub(crate) const FORGOTTEN: &str = "its id is no UUIDv7 and it is older than 14 days: inboxes may have forgotten it, and would have it handled once more";
 
 /// How far one read looks ahead, so that its work is bounded however few events are asked for.
 const WINDOW: i64 = 100_000;
@@ -64,17 +67,22 @@ pub(crate) async fn under_way(
 
 // Delivered: visible at the cursor, or restored with another server's transaction ids. What is
 // parked will go out anyway, and what was discarded is not to. Of the topics that it gets now.
+// An inbox refuses a UUIDv7 that it has forgotten. Other ids it remembers for 30 days at least; an
+// event that is sent within 14 has as long again to arrive.
 const READ: &str = "\
 WITH replay AS MATERIALIZED (
     SELECT r.*, (SELECT f.topics FROM outbox.topic_filters f WHERE f.subscription = r.subscription
                  ORDER BY f.from_tick DESC LIMIT 1) AS topics
     FROM outbox.replays r WHERE r.id = $1
 )
-SELECT seq, shard, id, topic, aggregate_type, aggregate_id, event_type, event_version, dedup_key, payload, headers, created_at
+SELECT seq, shard, id, topic, aggregate_type, aggregate_id, event_type, event_version, dedup_key, payload, headers, created_at,
+       is_forgotten
 FROM (
     SELECT f.*, sum(size) OVER (ORDER BY f.seq ROWS UNBOUNDED PRECEDING) - size AS before
     FROM (
-        SELECT e.*, octet_length(e.payload::text) + octet_length(e.headers::text) AS size
+        SELECT e.*, octet_length(e.payload::text) + octet_length(e.headers::text) AS size,
+               NOT r.forgotten_too AND substr(e.id::text, 15, 1) <> '7'
+                   AND e.created_at < clock_timestamp() - interval '14 days' AS is_forgotten
         FROM replay r
         JOIN outbox.cursors c ON c.subscription = r.subscription
         JOIN outbox.ticks k ON k.tick = c.tick
@@ -109,15 +117,24 @@ struct EventRow {
     payload: RawJson,
     headers: RawJson,
     created_at: DateTime<Utc>,
+    is_forgotten: bool,
 }
 
-/// Reads the next events into the chunk, marked, and says up to which `seq` that is all.
+/// What a read found, besides the events in the chunk.
+pub(crate) struct Window {
+    /// Up to this `seq` that is all.
+    pub(crate) reach: i64,
+    /// Events that are not sent, by `seq` and shard: inboxes may have forgotten them.
+    pub(crate) forgotten: Vec<(i64, i16)>,
+}
+
+/// Reads the next events into the chunk, marked.
 pub(crate) async fn read(
     session: &mut Session,
     replay: &Replay,
     limits: Limits,
     chunk: &mut Chunk,
-) -> Result<i64, SessionError> {
+) -> Result<Window, SessionError> {
     type Columns = (
         BigInt,
         SmallInt,
@@ -131,6 +148,7 @@ pub(crate) async fn read(
         Json,
         Json,
         Timestamptz,
+        Bool,
     );
     chunk.clear();
     let upto = replay.to_seq.min(replay.seq.saturating_add(WINDOW));
@@ -142,9 +160,13 @@ pub(crate) async fn read(
         .bind::<BigInt, _>(i64::from(limits.events))
         .bind::<BigInt, _>(i64::from(limits.bytes));
     let rows: Vec<EventRow> = session.load(Mode::Read, read).await?;
-    let mut bytes = 0;
+    let (mut bytes, mut forgotten) = (0, Vec::new());
     for row in &rows {
         bytes += row.payload.0.len() + row.headers.0.len();
+        if row.is_forgotten {
+            forgotten.push((row.seq, row.shard));
+            continue;
+        }
         chunk.push(Fields {
             tick: 0,
             seq: row.seq,
@@ -163,7 +185,7 @@ pub(crate) async fn read(
     }
     let is_full = rows.len() >= usize::from(limits.events) || bytes >= limits.bytes as usize;
     let last = rows.last().map(|row| row.seq);
-    Ok(last.filter(|_| is_full).unwrap_or(upto))
+    Ok(Window { reach: last.filter(|_| is_full).unwrap_or(upto), forgotten })
 }
 
 /// The headers, an object's JSON text, with the replay's id in front.

@@ -100,7 +100,7 @@ pub mod outbox {
             payload -> Json,
             /// Names and values: traceparent, tenant, …
             headers -> Json,
-            /// When it was emitted. Information only: nothing is decided by it
+            /// When it was emitted. Information: nothing but a replay goes by it
             created_at -> Timestamptz,
         }
     }
@@ -219,6 +219,10 @@ pub mod outbox {
             reason -> Nullable<Text>,
             /// The database role that it works as
             role -> Text,
+            /// Why it polls although it is to sleep until it is woken; NULL: nothing keeps it awake
+            sleepless -> Nullable<Text>,
+            /// Over about the last minute, to the heartbeat; NULL: not known yet
+            delivered_per_second -> Nullable<Float8>,
         }
     }
 
@@ -233,7 +237,7 @@ pub mod outbox {
             seq -> Int8,
             sent -> Int8,
             refused -> Int8,
-            /// Why the broker refused the last one that it refused
+            /// Why one of those that were refused was
             error -> Nullable<Text>,
             /// Written before events are sent: a relay that finds it ahead of seq has a predecessor that ended there, and sends one by one up to it
             careful_to -> Int8,
@@ -266,6 +270,8 @@ pub mod outbox {
             aggregate_id -> Nullable<Text>,
             event_type -> Nullable<Text>,
             per_second -> Int4,
+            /// Also events whose ids tell no time (no UUIDv7) and that inboxes may have forgotten: those older than 14 days
+            forgotten_too -> Bool,
             requested_by -> Text,
             requested_at -> Timestamptz,
             finished_at -> Nullable<Timestamptz>,

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use chrono::{TimeDelta, Utc};
+use outbox_diesel::RelayHandle;
 use outbox_diesel::admin::{self, AdminError, Filter, Progress, Replay};
 use outbox_diesel::publish::redis::RedisPublisher;
 use outbox_diesel::publish::{Recorded, RecordingPublisher};
@@ -258,6 +259,55 @@ async fn redis_takes_each_event_once_per_replay_and_live_ones_go_on() {
     arrived(&mut broker, 6).await;
     emit(&mut conn, event("a", "live")).await;
     arrived(&mut broker, 7).await;
+    relay.shutdown().await;
+}
+
+/// Delivers three events and makes them 15, 15 and 13 days old; the first and the last have random
+/// ids.
+pub(crate) async fn aged(database: &TestDatabase, broker: &RecordingPublisher) -> RelayHandle {
+    let relay = strict_relay(database, broker).await;
+    let mut conn = database.connect().await;
+    database.insert("random");
+    emit(&mut conn, event("timed", "e")).await;
+    database.insert("young");
+    eventually(SOON, async || (broker.delivered().len() == 3).then_some(())).await;
+    settled(database).await;
+    database.sql(
+        "UPDATE outbox.events SET created_at = created_at - CASE aggregate_id WHEN 'young' THEN interval '13 days' ELSE interval '15 days' END",
+    );
+    relay
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_inboxes_may_have_forgotten_is_refused_in_a_replay_unless_it_is_asked_for() {
+    let database = TestDatabase::new();
+    let broker = RecordingPublisher::default();
+    let relay = aged(&database, &broker).await;
+    let mut conn = database.connect().await;
+    let of_all = Replay::of("default");
+    let id = admin::replay(&mut conn, &of_all).await.unwrap();
+    let progress = ended(&database, id).await;
+    assert_eq!((progress.sent, progress.refused), (2, 1), "{progress:?}");
+    assert!(progress.error.unwrap().contains("no UUIDv7"));
+    let came: Vec<_> =
+        broker.delivered()[3..].iter().map(|got| got.message.aggregate_id().to_owned()).collect();
+    assert_eq!(came, ["timed", "young"]);
+    let id = admin::replay(&mut conn, &of_all.forgotten_too()).await.unwrap();
+    let progress = ended(&database, id).await;
+    assert_eq!((progress.sent, progress.refused, progress.error), (3, 0, None));
+    relay.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_replay_refuses_is_counted_once_though_the_broker_is_away() {
+    let database = TestDatabase::new();
+    let broker = RecordingPublisher::default();
+    let relay = aged(&database, &broker).await;
+    let mut conn = database.connect().await;
+    broker.lose_answers(2);
+    let id = admin::replay(&mut conn, &Replay::of("default").per_second(1000)).await.unwrap();
+    let progress = ended(&database, id).await;
+    assert_eq!((progress.sent, progress.refused), (2, 1), "{progress:?}");
     relay.shutdown().await;
 }
 

@@ -9,6 +9,7 @@ use outbox_diesel::{Health, Relay};
 use outbox_tests::{SOON, TestDatabase, TestEvent, eventually, quick};
 
 use crate::admin::{Rejects, dead, emit, event, gets, got, holds, nothing_parked, strict_relay};
+use crate::admin_replay::aged;
 
 /// An event of aggregate `a`.
 async fn on(conn: &mut AsyncPgConnection, topic: &str, event_type: &str) {
@@ -301,4 +302,26 @@ async fn a_subscription_can_start_at_a_time() {
         .unwrap();
     gets(&broker, "a", &["after"]).await;
     relay.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rewind_to_what_inboxes_may_have_forgotten_is_refused() {
+    let database = TestDatabase::new();
+    let broker = RecordingPublisher::default();
+    let relay = aged(&database, &broker).await;
+    let mut conn = database.connect().await;
+    let random: uuid::Uuid =
+        database.value("SELECT id FROM outbox.events WHERE aggregate_id = 'random'");
+    let error = subscription::rewind(&mut conn, "default", Start::Earliest).await.unwrap_err();
+    assert!(matches!(error, AdminError::MayBeForgotten(id) if id == random), "{error}");
+    assert_eq!(broker.delivered().len(), 3);
+    // Without it: the inbox tells the time of the one, and remembers the other.
+    database.sql("DELETE FROM outbox.events WHERE aggregate_id = 'random'");
+    subscription::rewind(&mut conn, "default", Start::Earliest).await.unwrap();
+    eventually(SOON, async || (broker.delivered().len() == 5).then_some(())).await;
+    // What was never delivered does not come again: it may be as old as it likes.
+    relay.shutdown().await;
+    database.insert("late");
+    database.sql("UPDATE outbox.events SET created_at = created_at - interval '30 days' WHERE aggregate_id = 'late'");
+    subscription::rewind(&mut conn, "default", Start::Earliest).await.unwrap();
 }

@@ -22,6 +22,7 @@ mod crash_postgres;
 mod crash_redis;
 mod crash_relay;
 mod database;
+mod doctor;
 mod emit_cancel;
 mod emit_connections;
 mod emit_dedup;

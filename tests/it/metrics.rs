@@ -1,9 +1,12 @@
 //! Metrics of a relay in the process: none is left as it was when the relay ends, however it does.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-use outbox_diesel::publish::RecordingPublisher;
+use outbox_diesel::admin::{self, Events};
+use outbox_diesel::publish::{OwnedMessage, RecordingPublisher, publisher_fn};
 use outbox_diesel::{Relay, RelayHandle};
 use outbox_tests::{SOON, TestDatabase, eventually, orders, quick};
 use tokio_util::sync::CancellationToken;
@@ -33,7 +36,7 @@ impl Measured {
     }
 
     async fn tells(&self, metric: &str, expected: f64) {
-        eventually(SOON, async || {
+        eventually(SOON * 2, async || {
             let value = self.value(metric)?;
             (value.total_cmp(&expected).is_eq() || (value.is_nan() && expected.is_nan()))
                 .then_some(())
@@ -115,4 +118,54 @@ async fn a_relay_that_is_interrupted_is_blind_until_it_works_again() {
     database.sql("ALTER SCHEMA elsewhere RENAME TO outbox");
     measured.tells("outbox_relay_up", 1.0).await;
     tokio::time::timeout(Duration::from_secs(20), relay.shutdown()).await.unwrap();
+}
+
+/// Lets the blocked thread go, also when the test fails: its runtime waits for it.
+struct Released(Arc<AtomicBool>);
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_whose_loop_is_stuck_does_not_go_on_telling_what_it_saw_last() {
+    let (database, measured) = (TestDatabase::new(), Measured::new());
+    let is_stuck = Released(Arc::default());
+    let (is_over, over) = std::sync::mpsc::channel::<()>();
+    let runtime = tokio::runtime::Handle::current();
+    // A host does other things too. Else no thread but the blocked one might look after the timers.
+    std::thread::spawn(move || {
+        let step = Duration::from_millis(20);
+        while over.recv_timeout(step) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            runtime.spawn(async {});
+        }
+    });
+    let stuck = is_stuck.0.clone();
+    let publisher = publisher_fn(move |_: OwnedMessage| {
+        // Blocks its thread: no timeout gets it out of there.
+        while stuck.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::future::ready(Ok(()))
+    });
+    let relay = Relay::builder(database.relay_pool().await).publisher(publisher).options(quick());
+    let relay = metrics::with_local_recorder(&measured.recorder, || relay.spawn()).unwrap();
+    measured.tells("outbox_events_pending", 0.0).await;
+    let progress = "outbox_relay_last_progress_timestamp_seconds";
+    is_stuck.0.store(true, Ordering::SeqCst);
+    database.insert("a");
+    measured.tells("outbox_events_pending", f64::NAN).await;
+    measured.tells("outbox_oldest_pending_seconds", f64::NAN).await;
+    let then = measured.value(progress).unwrap();
+    // Others see what waits: it is the database that tells, not this relay.
+    let overview = admin::overview(&mut database.connect().await).await.unwrap();
+    assert_eq!(overview.subscriptions[0].pending, Events::Exactly(1));
+    assert!(overview.subscriptions[0].oldest_pending_at.is_some());
+    assert!(measured.value(progress).unwrap().total_cmp(&then).is_eq(), "it made no progress");
+    is_stuck.0.store(false, Ordering::SeqCst);
+    measured.tells("outbox_events_pending", 0.0).await;
+    relay.shutdown().await;
+    drop(is_over);
 }

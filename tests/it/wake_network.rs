@@ -6,11 +6,12 @@ use diesel::connection::CacheSize;
 use diesel_async::pooled_connection::{AsyncDieselConnectionManager, ManagerConfig};
 use diesel_async::{AsyncConnection as _, AsyncPgConnection};
 use futures_util::FutureExt as _;
-use outbox_diesel::Relay;
 use outbox_diesel::publish::RecordingPublisher;
+use outbox_diesel::{Relay, doctor};
 use outbox_tests::{Proxy, SOON, TestDatabase, eventually, orders};
 use xtask::pgbouncer::{PgBouncer, PoolMode};
 
+use crate::doctor::finds;
 use crate::log::Log;
 use crate::wake::{Spy, asleep, deep, quiet_database, server};
 
@@ -45,6 +46,13 @@ async fn behind_a_transaction_pooler_a_relay_polls_until_it_is_given_a_way_past_
     let is_told = |log: &Log| log.text().contains("hears nothing").then_some(());
     eventually(SOON, async || is_told(&log)).await;
     assert!(log.text().contains("Relay::direct"), "{}", log.text());
+    // Whoever asks the database is told too.
+    let mut conn = database.connect().await;
+    let first =
+        eventually(SOON, async || doctor::examine(&mut conn).await.unwrap().into_iter().next());
+    let first = first.await;
+    assert_eq!(first.name, "listen-not-heard", "{first:?}");
+    assert!(first.evidence.concat().contains("hears nothing"), "{first:?}");
     spy.heard();
     database.insert("polled");
     assert_eq!(orders(&broker, 1).await, ["polled"]);
@@ -54,6 +62,7 @@ async fn behind_a_transaction_pooler_a_relay_polls_until_it_is_given_a_way_past_
     let relay = Relay::builder(pool).publisher(broker.clone()).options(deep());
     let relay = relay.direct(Manager::new(url)).spawn().unwrap();
     asleep(&database, 1).await;
+    assert_eq!(finds(&mut conn, "listen-not-heard").await, None);
     spy.heard();
     database.insert("woken");
     assert_eq!(orders(&broker, 2).await, ["polled", "woken"]);
@@ -80,6 +89,8 @@ async fn a_listening_connection_that_falls_silent_is_noticed_and_replaced() {
     let told = "the connection that listens";
     eventually(SOON, async || log.text().contains(told).then_some(())).await;
     println!("noticed after {:?}", silent.elapsed());
+    let mut conn = database.connect().await;
+    eventually(SOON, async || finds(&mut conn, "listen-not-heard").await).await;
     database.insert("polled");
     let committed = Instant::now();
     assert_eq!(orders(&broker, 2).await, ["unheard", "polled"]);
@@ -87,6 +98,8 @@ async fn a_listening_connection_that_falls_silent_is_noticed_and_replaced() {
     proxy.cut();
     proxy.resume();
     asleep(&database, 1).await;
+    let is_well = async || finds(&mut conn, "listen-not-heard").await.is_none().then_some(());
+    eventually(SOON, is_well).await;
     database.insert("woken");
     assert_eq!(orders(&broker, 3).await, ["unheard", "polled", "woken"]);
     relay.shutdown().await;

@@ -1,9 +1,13 @@
 //! Our relay with the settings it has by default.
 
+use std::fs::File;
+use std::hint::black_box;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::AsyncDieselConnectionManager;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use outbox_diesel::Relay;
 use outbox_diesel::publish::redis::RedisPublisher;
 use outbox_diesel::publish::{Batch, Publisher, Receipt};
@@ -36,14 +40,41 @@ pub(crate) struct ToRedis {
     source: Source,
     redis: String,
     prefix: String,
+    /// As a host that watches it: with a recorder of metrics, read once a second, and a log at level
+    /// info. Both cost what they cost; nobody keeps what they tell.
+    #[arg(long)]
+    observed: bool,
 }
 
 impl ToRedis {
     pub(super) async fn run(self) -> Outcome {
+        if self.observed {
+            observe()?;
+        }
         let publisher = RedisPublisher::connect_lazily(self.redis)?.stream_prefix(self.prefix);
         let relay = self.source.relay(publisher).await?;
         run(relay).await
     }
+}
+
+/// Seconds, as in `outbox relay`.
+const BUCKETS: &[f64] = &[
+    0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    300.0, 1800.0,
+];
+
+fn observe() -> Outcome {
+    let log = Mutex::new(File::options().write(true).open("/dev/null")?);
+    tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(log).try_init()?;
+    let metrics = PrometheusBuilder::new().set_buckets(BUCKETS)?.install_recorder()?;
+    tokio::spawn(async move {
+        let mut pace = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            pace.tick().await;
+            black_box(metrics.render());
+        }
+    });
+    Ok(())
 }
 
 /// To nowhere.

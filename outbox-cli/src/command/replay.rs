@@ -59,6 +59,10 @@ pub(crate) struct Start {
     /// How many events a second, over all relays.
     #[arg(long, default_value_t = 100, value_name = "EVENTS")]
     per_second: u16,
+    /// Also events that consumers' inboxes may have forgotten, and would handle once more: those
+    /// older than 14 days whose id is no UUIDv7. Else they are refused.
+    #[arg(long)]
+    forgotten_too: bool,
     /// Wait for its end.
     #[arg(long)]
     wait: bool,
@@ -67,6 +71,9 @@ pub(crate) struct Start {
 impl Start {
     fn replay(&self) -> admin::Replay {
         let mut replay = admin::Replay::of(self.subscription.clone()).per_second(self.per_second);
+        if self.forgotten_too {
+            replay = replay.forgotten_too();
+        }
         if let Some(since) = self.since {
             replay = replay.since(since);
         }

@@ -71,7 +71,15 @@ impl Status {
         screen.line(format_args!("\n{HEAD}subscriptions{HEAD:#}"))?;
         screen.table(
             &[
-                "NAME", "TOPICS", "PENDING", "OLDEST", "RETRYING", "HELD", "DEAD", "SHARDS",
+                "NAME",
+                "TOPICS",
+                "DELIVERED/S",
+                "PENDING",
+                "OLDEST",
+                "RETRYING",
+                "HELD",
+                "DEAD",
+                "SHARDS",
                 "RELAYS",
             ],
             overview.subscriptions.iter().map(|s| subscription_row(s, overview)).collect(),
@@ -130,6 +138,7 @@ fn subscription_row(subscription: &SubscriptionOverview, overview: &Overview) ->
     vec![
         subscription.name.clone(),
         subscription.topics.as_ref().map_or_else(|| "all".to_owned(), |topics| topics.join(" ")),
+        format!("{:.1}", subscription.delivered_per_second),
         subscription.pending.to_string(),
         age(subscription.oldest_pending_at, overview.log.now),
         subscription.retrying.to_string(),
@@ -197,6 +206,11 @@ fn show_relays(overview: &Overview, screen: &Screen) -> io::Result<()> {
         reasons.filter_map(|relay| relay.reason.as_ref().map(|reason| (relay, reason)));
     reasons.try_for_each(|(relay, reason)| {
         screen.line(format_args!("{WARN}{}{WARN:#}: {reason}", relay.host))
+    })?;
+    let mut sleepless = overview.relays.iter().filter(|relay| relay.is_live);
+    sleepless.try_for_each(|relay| match &relay.sleepless {
+        Some(why) => screen.line(format_args!("{WARN}{}{WARN:#} polls: {why}", relay.host)),
+        None => Ok(()),
     })
 }
 
@@ -216,7 +230,8 @@ fn value(overview: &Overview, partitions: &[Partition]) -> Value {
             "id": relay.id.to_string(), "subscription": relay.subscription, "host": relay.host,
             "version": relay.version, "role": relay.role, "started_at": relay.started_at.to_rfc3339(),
             "seen_at": relay.seen_at.to_rfc3339(), "is_live": relay.is_live, "state": relay.state,
-            "state_since": relay.state_since.to_rfc3339(), "reason": relay.reason, "shards": relay.shards,
+            "state_since": relay.state_since.to_rfc3339(), "reason": relay.reason, "sleepless": relay.sleepless,
+            "delivered_per_second": relay.delivered_per_second, "shards": relay.shards,
         })
     };
     json!({
@@ -245,6 +260,7 @@ pub(super) fn subscription_value(subscription: &SubscriptionOverview) -> Value {
         "name": subscription.name, "generation": subscription.generation,
         "created_at": subscription.created_at.to_rfc3339(), "topics": subscription.topics,
         "pending": number(subscription.pending), "oldest_pending_at": time(subscription.oldest_pending_at),
+        "delivered_per_second": subscription.delivered_per_second,
         "retrying": number(subscription.retrying), "held": number(subscription.held),
         "dead": number(subscription.dead),
         "shards": subscription.shards.iter().map(shard).collect::<Vec<_>>(),

@@ -14,3 +14,4 @@ mod repair;
 mod status;
 mod tail;
 mod tls;
+mod tls_redis;

@@ -130,3 +130,31 @@ async fn events_that_fail_are_counted_by_type_and_dead_letters_show() {
         .find(|line| line.starts_with("outbox_events_failed_total{") && !line.contains("other"));
     assert!(failed.is_some_and(|line| line.ends_with(" 1")), "{scrape}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_emitted_adds_no_series_beyond_the_cap() {
+    let (database, redis) = (TestDatabase::new(), TestRedis::new());
+    let relay = Scraped::start(&database, &redis.url(), redis.prefix());
+    relay.tells("outbox_dead_letters", 0.0).await;
+    let series = || {
+        let scrape = relay.scrape().unwrap();
+        let is_series = |line: &&str| line.starts_with("outbox_") && !line.contains("_bucket{");
+        scrape.lines().filter(is_series).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = series().len();
+    let stream = format!("{}order", redis.prefix());
+    let _: () = redis.connect().await.set(stream, "a string").await.unwrap();
+    database.sql(
+        "INSERT INTO outbox.events (topic, aggregate_type, aggregate_id, event_type, payload)
+         SELECT 'order', 'order', 'aggregate ' || n, 'type ' || n, '{}' FROM generate_series(1, 150) n",
+    );
+    relay.tells("outbox_dead_letters", 150.0).await;
+    let after = series();
+    let of_type = |line: &&String| line.starts_with("outbox_events_failed_total{");
+    assert_eq!(after.iter().filter(of_type).count(), 101, "{after:?}");
+    assert_eq!(after.len(), before + 100, "{after:?}");
+    let counts = after.iter().filter(of_type).map(|line| line.rsplit(' ').next().unwrap());
+    let counted: u32 = counts.map(|count| count.parse::<u32>().unwrap()).sum();
+    assert_eq!(counted, 150, "{after:?}");
+    assert!(!after.concat().contains("aggregate 1"), "{after:?}");
+}

@@ -10,7 +10,7 @@ use xtask::postgres::{Durability, Options, Postgres};
 use crate::program::{Ran, command, run};
 
 /// An authority, and a certificate of it for this name.
-fn certificates(name: &str) -> (String, String, String) {
+pub(crate) fn certificates(name: &str) -> (String, String, String) {
     let authority_key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -60,6 +60,9 @@ fn the_server_is_verified_as_far_as_sslmode_asks() {
     let refuses = |host: &str, query: &str, why: &str| {
         let said = ask(host, query).failed(3);
         assert!(said.contains(why), "{query}: {said}");
+        // One line, and at most one of advice below it.
+        let is_error = |line: &&str| !line.starts_with(' ');
+        assert_eq!(said.lines().filter(is_error).count(), 1, "{query}: {said}");
     };
 
     // Without TLS.

@@ -44,7 +44,7 @@ pub struct Log {
 }
 
 /// How far a subscription is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SubscriptionOverview {
     /// Its name.
@@ -59,6 +59,8 @@ pub struct SubscriptionOverview {
     pub pending: Events,
     /// When the oldest of them was emitted.
     pub oldest_pending_at: Option<DateTime<Utc>>,
+    /// Events delivered per second, over about the last minute: what its live relays say.
+    pub delivered_per_second: f64,
     /// Events that were rejected and are tried again.
     pub retrying: Events,
     /// Events that wait behind one that was rejected.
@@ -70,7 +72,7 @@ pub struct SubscriptionOverview {
 }
 
 /// A relay.
-#[derive(Debug, Clone, PartialEq, Eq, Queryable)]
+#[derive(Debug, Clone, PartialEq, Queryable)]
 #[non_exhaustive]
 pub struct RelayOverview {
     /// Its id, new at every start.
@@ -94,6 +96,12 @@ pub struct RelayOverview {
     pub state_since: DateTime<Utc>,
     /// Why it does not deliver: what the publisher or the database says.
     pub reason: Option<String>,
+    /// Why it polls although it was told to sleep ([`Wake::Listen`](crate::Wake::Listen)). None:
+    /// nothing keeps it awake.
+    pub sleepless: Option<String>,
+    /// Events that it delivers per second, over about the last minute, to the heartbeat. None: not
+    /// known yet.
+    pub delivered_per_second: Option<f64>,
     /// The database role that it works as.
     pub role: String,
     /// How many shards it leases.
@@ -151,7 +159,7 @@ FROM outbox.subscriptions s ORDER BY s.name";
 const RELAYS: &str = "\
 SELECT r.id, r.subscription, r.host, r.version, r.started_at, r.seen_at,
        r.seen_at > clock_timestamp() - interval '10 s' OR l.shards > 0,
-       r.state, r.state_since, r.reason, r.role, l.shards
+       r.state, r.state_since, r.reason, r.sleepless, r.delivered_per_second, r.role, l.shards
 FROM outbox.relays r
 CROSS JOIN LATERAL (
     SELECT count(*) AS shards FROM outbox.cursors c
@@ -173,6 +181,8 @@ type RelayColumns = (
     Text,
     Timestamptz,
     Nullable<Text>,
+    Nullable<Text>,
+    Nullable<Double>,
     Text,
     BigInt,
 );
@@ -194,18 +204,21 @@ async fn look(conn: &mut AsyncPgConnection) -> Result<Overview, AdminError> {
     let rows: Vec<SubscriptionRow> =
         load(conn, statement::<SubscriptionColumns>(SUBSCRIPTIONS)).await?;
     let mut readings: Vec<Reading> = load(conn, backlog::look(None)).await?;
+    let relays: Vec<RelayOverview> = load(conn, statement::<RelayColumns>(RELAYS)).await?;
     let subscriptions = rows
         .into_iter()
         .map(|row| {
             let own = readings.extract_if(.., |reading| reading.subscription == row.name).collect();
-            describe(row, own)
+            let live =
+                relays.iter().filter(|relay| relay.is_live && relay.subscription == row.name);
+            let rate = live.filter_map(|relay| relay.delivered_per_second).sum();
+            describe(row, own, rate)
         })
         .collect();
-    let relays = load(conn, statement::<RelayColumns>(RELAYS)).await?;
     Ok(Overview { log, subscriptions, relays })
 }
 
-fn describe(row: SubscriptionRow, readings: Vec<Reading>) -> SubscriptionOverview {
+fn describe(row: SubscriptionRow, readings: Vec<Reading>, rate: f64) -> SubscriptionOverview {
     let pending = match backlog::pending(&readings) {
         (events, true) => Events::Exactly(events),
         (events, false) => Events::AtMost(events),
@@ -222,6 +235,7 @@ fn describe(row: SubscriptionRow, readings: Vec<Reading>) -> SubscriptionOvervie
         topics: row.topics,
         pending,
         oldest_pending_at: readings.iter().filter_map(|reading| reading.oldest_at).min(),
+        delivered_per_second: rate,
         retrying: bounded(row.retrying),
         held,
         dead: bounded(row.dead),

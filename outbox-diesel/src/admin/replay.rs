@@ -21,6 +21,7 @@ pub struct Replay {
     aggregate_id: Option<String>,
     event_type: Option<String>,
     per_second: u16,
+    forgotten_too: bool,
 }
 
 impl Replay {
@@ -36,6 +37,7 @@ impl Replay {
             aggregate_id: None,
             event_type: None,
             per_second: 100,
+            forgotten_too: false,
         }
     }
 
@@ -87,6 +89,16 @@ impl Replay {
         self.per_second = per_second.max(1);
         self
     }
+
+    /// Also events that consumers' inboxes may have forgotten, and would have handled once more.
+    /// Default: those are refused. They are the ones older than 14 days whose id tells no time (no
+    /// UUIDv7, as `INSERT INTO outbox.events` makes them); what an inbox has forgotten of other
+    /// events it refuses itself.
+    #[must_use]
+    pub fn forgotten_too(mut self) -> Self {
+        self.forgotten_too = true;
+        self
+    }
 }
 
 // From which seq on: what was emitted at a time or later was drawn after the last tick before it.
@@ -110,14 +122,14 @@ const RUNNING: &str =
 // The clock is above every generation, and above that of every replay before.
 const START: &str = "\
 WITH replay AS (
-    INSERT INTO outbox.replays (subscription, generation, to_seq, since, until, topic, aggregate_type, aggregate_id, event_type, per_second)
+    INSERT INTO outbox.replays (subscription, generation, to_seq, since, until, topic, aggregate_type, aggregate_id, event_type, per_second, forgotten_too)
     SELECT s.name, greatest(s.generation + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), $1,
-           coalesce($2::timestamptz, '-infinity'), coalesce($3::timestamptz, 'infinity'), $4, $5, $6, $7, $8
-    FROM outbox.subscriptions s WHERE s.name = $9
+           coalesce($2::timestamptz, '-infinity'), coalesce($3::timestamptz, 'infinity'), $4, $5, $6, $7, $8, $9
+    FROM outbox.subscriptions s WHERE s.name = $10
     RETURNING id
 ), cursors AS (
     INSERT INTO outbox.replay_cursors (replay, shard, seq)
-    SELECT replay.id, shard, $10 FROM replay, generate_series(0, 15) shard
+    SELECT replay.id, shard, $11 FROM replay, generate_series(0, 15) shard
 )
 SELECT id FROM replay";
 
@@ -177,6 +189,7 @@ async fn start(conn: &mut AsyncPgConnection, replay: &Replay) -> Result<Uuid, Ad
         .bind::<Nullable<Text>, _>(replay.aggregate_id.clone())
         .bind::<Nullable<Text>, _>(replay.event_type.clone())
         .bind::<Integer, _>(i32::from(replay.per_second))
+        .bind::<Bool, _>(replay.forgotten_too)
         .bind::<Text, _>(replay.subscription.clone())
         .bind::<BigInt, _>(asked.max(kept_from) - 1);
     let started: Vec<Uuid> = load(conn, start).await?;
@@ -191,9 +204,10 @@ pub struct Progress {
     pub subscription: String,
     /// Events sent.
     pub sent: i64,
-    /// Events that the broker refused, or at which three relays in a row ended.
+    /// Events that the broker refused, or at which three relays in a row ended, or that
+    /// [inboxes may have forgotten](Replay::forgotten_too).
     pub refused: i64,
-    /// Why it refused the last one of them.
+    /// Why one of them was refused.
     pub error: Option<String>,
     /// How much of the log is still to be looked through, in `seq`, at most.
     pub left: i64,

@@ -30,6 +30,7 @@ pub(super) fn judge(overview: &Overview) -> Vec<Finding> {
         findings.extend(unavailable(subscription, &live, overview.log.now));
         findings.extend(interrupted(subscription, &live, overview.log.now));
         findings.extend(no_owner(subscription, &live, overview.log.now));
+        findings.extend(not_heard(subscription, &live));
     }
     findings
 }
@@ -156,6 +157,29 @@ fn no_owner(
         ],
         remedy: "outbox status  # then restart the relays that lease fewer shards than the others"
             .to_owned(),
+    })
+}
+
+/// Relays that are to sleep until a commit wakes them, and are not woken.
+fn not_heard(subscription: &SubscriptionOverview, live: &[&RelayOverview]) -> Option<Finding> {
+    let polling: Vec<_> = live.iter().filter(|relay| relay.sleepless.is_some()).collect();
+    if polling.is_empty() {
+        return None;
+    }
+    let told = |relay: &&&RelayOverview| {
+        format!("relay on {}: {}", relay.host, relay.sleepless.as_deref().unwrap_or_default())
+    };
+    Some(Finding {
+        name: "listen-not-heard",
+        severity: Severity::Warning,
+        summary: format!(
+            "{} of {} relays of subscription {:?} are to sleep until a commit wakes them, and poll",
+            polling.len(),
+            live.len(),
+            subscription.name
+        ),
+        evidence: polling.iter().map(told).collect(),
+        remedy: "outbox relay --wake listen --direct-url postgres://…  # past the pooler, or do what the relay says; --wake poll needs nothing".to_owned(),
     })
 }
 

@@ -43,8 +43,8 @@ pub fn keep_partitions_ahead<C: LoadConnection<Backend = Pg>>(conn: &mut C) -> Q
 /// last of its events was handled that long ago. Records outside of weekly partitions go 10,000 to
 /// 20,000 a call, so call again while any went. Records of ids that tell no time (random ones, as SQL's
 /// `INSERT INTO outbox.events` makes them) stay for [`RETENTION`] at least: one that comes again
-/// after it was forgotten cannot be told from a new one. Where the producer keeps its events for
-/// replay even longer than that, let `older_than` be longer still.
+/// after it was forgotten cannot be told from a new one, which is why an outbox does not replay
+/// those that are older than 14 days.
 ///
 /// # Errors
 /// What the database says; `older_than` must be at least a day. Not inside a REPEATABLE READ or

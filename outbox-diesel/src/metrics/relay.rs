@@ -120,8 +120,13 @@ impl Meter {
         });
         if !is_up {
             self.leased(0);
-            self.sampled(Sample::UNKNOWN);
+            self.forget_looks();
         }
+    }
+
+    /// Of the database nothing is known any more.
+    pub(crate) fn forget_looks(&self) {
+        self.sampled(Sample::UNKNOWN);
     }
 
     pub(crate) fn leased(&self, shards: usize) {
@@ -162,8 +167,8 @@ impl Meter {
         .increment(1);
     }
 
-    /// The broker has just acknowledged events that were emitted at these times.
-    pub(crate) fn acknowledged(&self, created_at: impl Iterator<Item = DateTime<Utc>>) {
+    /// The broker has just acknowledged events that were emitted at these times. Returns how many.
+    pub(crate) fn acknowledged(&self, created_at: impl Iterator<Item = DateTime<Utc>>) -> u64 {
         let now = Utc::now().timestamp_micros() + self.clock_ahead.load(Ordering::Relaxed);
         let mut events = 0;
         for created_at in created_at {
@@ -176,6 +181,7 @@ impl Meter {
             events += 1;
         }
         self.published.increment(events);
+        events
     }
 
     /// A batch was delivered.

@@ -252,7 +252,7 @@ impl<P: Publisher> Worker<P> {
     ) -> usize {
         let mut rejected: HashSet<(&str, &str)> = HashSet::new();
         let mut done = 0;
-        self.health.meter().acknowledged(delivered(messages.iter(), receipt.verdicts()));
+        self.health.acknowledged(delivered(messages.iter(), receipt.verdicts()));
         let verdicts = receipt.verdicts().iter().chain(std::iter::repeat(&Verdict::Unattempted));
         for (message, verdict) in std::mem::take(messages).into_iter().zip(verdicts) {
             let aggregate = (message.aggregate_type(), message.aggregate_id());

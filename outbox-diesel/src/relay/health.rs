@@ -1,12 +1,15 @@
 //! What a relay says of itself.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
 use tokio::sync::{Notify, watch};
 
 use crate::lease::SelfReport;
+#[cfg(feature = "metrics")]
+use crate::metrics::Sample;
 use crate::metrics::{Condition, Meter};
 
 /// The state of a relay.
@@ -45,7 +48,8 @@ impl Health {
             Self::Interrupted { cause } => ("interrupted", Some(cause)),
             Self::Stopping | Self::Stopped => ("stopping", None),
         };
-        SelfReport { state, reason: reason.cloned() }
+        let reason = reason.cloned();
+        SelfReport { state, reason, sleepless: None, delivered_per_second: None }
     }
 
     /// As the metrics tell it.
@@ -82,6 +86,12 @@ struct Shared {
     question: Notify,
     /// Up to which of these questions the answer is yes.
     drained: watch::Sender<u64>,
+    /// Events that the broker has acknowledged.
+    delivered: AtomicU64,
+    /// Why the relay polls although it is to sleep.
+    sleepless: Mutex<Option<String>>,
+    /// Milliseconds from `started`: what the gauges tell of the database holds until then.
+    looks_hold: AtomicU64,
 }
 
 impl HealthCell {
@@ -94,7 +104,49 @@ impl HealthCell {
             asked: AtomicU64::new(0),
             question: Notify::new(),
             drained: watch::Sender::new(0),
+            delivered: AtomicU64::new(0),
+            sleepless: Mutex::default(),
+            looks_hold: AtomicU64::new(0),
         }))
+    }
+
+    /// What the heartbeat writes into `outbox.relays`.
+    pub(super) fn report(&self, delivered_per_second: Option<f64>) -> SelfReport {
+        let sleepless = self.0.sleepless.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        SelfReport { sleepless, delivered_per_second, ..self.get().report() }
+    }
+
+    /// Something keeps the relay from sleeping, or nothing does any more.
+    pub(super) fn set_sleepless(&self, why: Option<&str>) {
+        let mut sleepless = self.0.sleepless.lock().unwrap_or_else(PoisonError::into_inner);
+        *sleepless = why.map(str::to_owned);
+    }
+
+    /// The broker has just acknowledged events that were emitted at these times.
+    pub(super) fn acknowledged(&self, created_at: impl Iterator<Item = DateTime<Utc>>) {
+        let events = self.0.meter.acknowledged(created_at);
+        self.0.delivered.fetch_add(events, Ordering::Relaxed);
+    }
+
+    /// The relay has looked at the database, and does so again within this time.
+    #[cfg(feature = "metrics")]
+    pub(super) fn sampled(&self, sample: Sample, again: Duration) {
+        let until = self.0.started.elapsed().saturating_add(again).as_millis();
+        self.0.looks_hold.store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.0.meter.sampled(sample);
+    }
+
+    /// A loop that is stuck looks at nothing: the gauges must not go on telling what it saw last.
+    pub(super) fn forget_old_looks(&self) {
+        let until = self.0.looks_hold.load(Ordering::Relaxed);
+        if self.0.started.elapsed().as_millis() > u128::from(until) {
+            self.0.meter.forget_looks();
+        }
+    }
+
+    /// How many events it has acknowledged so far.
+    pub(super) fn delivered(&self) -> u64 {
+        self.0.delivered.load(Ordering::Relaxed)
     }
 
     pub(super) fn get(&self) -> Health {

@@ -11,7 +11,7 @@ use crate::message::SHARDS;
 use crate::park::{DEADLY, storable};
 use crate::publish::{Publisher, Repeat, Stamp, Verdict};
 use crate::read::Limits;
-use crate::replay::{self, Outcome, Replay};
+use crate::replay::{self, FORGOTTEN, Outcome, Replay, Window};
 use crate::session::Session;
 
 /// A pause is not made up for by more than this.
@@ -25,6 +25,8 @@ pub(super) struct Replaying {
     /// There may be one: an operator has changed something, or there was one before.
     pub(super) is_likely: bool,
     last: Option<Instant>,
+    /// What was read and is not sent, since inboxes may have forgotten it: by `seq` and shard.
+    forgotten: Vec<(i64, i16)>,
 }
 
 impl Replaying {
@@ -58,7 +60,9 @@ impl<P: Publisher> Worker<P> {
         }
         let mut chunk = std::mem::take(&mut self.retry_chunk);
         let limits = Limits { events, ..self.limits() };
-        let reach = replay::read(session, &replay, limits, &mut chunk).await?;
+        let Window { reach, forgotten } =
+            replay::read(session, &replay, limits, &mut chunk).await?;
+        self.replaying.forgotten = forgotten;
         let messages: Vec<Message<'_>> = chunk.messages().collect();
         let sent = if replay.is_careful() {
             self.replay_one_by_one(session, replay, messages, reach).await
@@ -192,6 +196,11 @@ impl<P: Publisher> Worker<P> {
     ) -> Result<(), Interrupted> {
         for shard in &replay.shards {
             outcomes.entry(*shard).or_default();
+        }
+        for (_, shard) in self.replaying.forgotten.extract_if(.., |(seq, _)| *seq <= reach) {
+            let outcome = outcomes.entry(shard).or_default();
+            outcome.refused += 1;
+            outcome.error.get_or_insert_with(|| FORGOTTEN.to_owned());
         }
         let outcomes: Vec<(i16, Outcome)> = outcomes.into_iter().collect();
         let epochs = self.epochs();

@@ -249,7 +249,7 @@ impl<P: Publisher> Worker<P> {
         let rest = pass.queue.split_off(run);
         let tried = std::mem::replace(&mut pass.queue, rest);
         let messages = tried.iter().map(|retry| &retry.message);
-        self.health.meter().acknowledged(fault::delivered(messages, verdicts));
+        self.health.acknowledged(fault::delivered(messages, verdicts));
         let (mut left, mut blocked) = (Vec::new(), HashSet::new());
         let known = pass.delivered.len() + pass.failures.len();
         for (retry, verdict) in tried.into_iter().zip(verdicts) {

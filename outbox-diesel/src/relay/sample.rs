@@ -1,13 +1,17 @@
 //! What the gauges tell about the database, looked up from time to time. No statement costs more
 //! where the log is larger.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use diesel::Queryable;
 use diesel::sql_types::{BigInt, Bool, Double, Interval, Text, Timestamptz};
 
+use super::upkeep::{UPKEEP, UPKEEP_ASLEEP};
 use super::worker::Worker;
 use crate::backlog::{self, Reading};
 use crate::metrics::Sample;
+use crate::options::{RelayOptions, Wake};
 use crate::partition::interval;
 use crate::publish::Publisher;
 use crate::session::{Mode, Session, SessionError};
@@ -105,8 +109,20 @@ impl<P: Publisher> Worker<P> {
         if let Some(usage) = self.looked("looking at the queue of notifications", notifications)? {
             sample.notifications = usage;
         }
-        self.health.meter().sampled(sample);
+        self.health.sampled(sample, self.next_look());
         Ok(())
+    }
+
+    /// Within which time there is another look, unless the loop is stuck.
+    fn next_look(&self) -> Duration {
+        let RelayOptions { wake, publish_timeout, database_timeout, poll_asleep, .. } =
+            self.options;
+        let pause = match wake {
+            Wake::Poll => UPKEEP,
+            Wake::Listen => UPKEEP * UPKEEP_ASLEEP + poll_asleep,
+        };
+        // It is looked at between two batches: each has its attempt, and statements before and after.
+        pause.saturating_add(UPKEEP).saturating_add((publish_timeout + database_timeout) * 2)
     }
 
     fn looked<T>(

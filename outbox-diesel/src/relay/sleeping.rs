@@ -70,11 +70,7 @@ impl<P: Publisher> Worker<P> {
                     self.sleeping.stage = Stage::Trying(trial);
                 }
             }
-            Stage::Trying(trial) if trial.is_heard => {
-                self.sleeping.is_trusted = true;
-                self.sleeping.trouble = None;
-                self.sleeping.stage = Stage::Awake;
-            }
+            Stage::Trying(trial) if trial.is_heard => self.sleeping.trust(),
             Stage::Falling(_, Some(below)) => {
                 // What such a transaction emits wakes nobody: until it has ended, look.
                 if !wake::have_ended(session, *below).await? {

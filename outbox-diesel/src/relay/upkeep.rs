@@ -11,6 +11,10 @@ use crate::partition::{self, Held, MissingRights, Surplus};
 use crate::publish::Publisher;
 use crate::session::{Session, SessionError};
 
+/// How often partitions are looked after.
+pub(super) const UPKEEP: Duration = Duration::from_secs(5);
+/// And how much more rarely by a relay that sleeps.
+pub(super) const UPKEEP_ASLEEP: u32 = 6;
 /// How often retention is looked after.
 const RETENTION: Duration = Duration::from_secs(60);
 /// How often a trouble that stays is named again.

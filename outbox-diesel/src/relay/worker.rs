@@ -17,7 +17,7 @@ use super::shard::Shard;
 use super::sleeping::Sleeping;
 use super::startup::{self, Refusal};
 use super::ticking;
-use super::upkeep::Upkeep;
+use super::upkeep::{UPKEEP, UPKEEP_ASLEEP, Upkeep};
 use crate::lease::{self, Identity, Leases};
 use crate::message::{Chunk, SHARDS};
 use crate::options::RelayOptions;
@@ -31,8 +31,6 @@ const MEMBERSHIP: Duration = Duration::from_millis(500);
 const RETRY_PACE: Duration = Duration::from_millis(100);
 /// How often what is parked is compared with the memory of it, even if no operator said so.
 const RECHECK: Duration = Duration::from_secs(30);
-/// How often partitions are looked after.
-const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Why the loop starts over with a new connection.
 #[derive(Debug, thiserror::Error)]
@@ -130,7 +128,7 @@ impl<P: Publisher> Worker<P> {
             repeat: Repeat::EventId,
         };
         let reader = Reader::new(who.subscription.clone());
-        let sleeping = Sleeping::new(pool.clone(), &options);
+        let sleeping = Sleeping::new(pool.clone(), &options, health.clone());
         Self {
             pool,
             options,
@@ -298,7 +296,8 @@ impl<P: Publisher> Worker<P> {
             self.replay(session).await?;
             changed |= self.shards.len() != before;
         }
-        if is_due(&mut self.clocks.upkeep, if is_dozing { UPKEEP * 6 } else { UPKEEP }) {
+        if is_due(&mut self.clocks.upkeep, if is_dozing { UPKEEP * UPKEEP_ASLEEP } else { UPKEEP })
+        {
             self.keep_up(session).await?;
             #[cfg(feature = "metrics")]
             self.sample(session).await?;

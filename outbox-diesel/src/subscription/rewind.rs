@@ -1,8 +1,9 @@
 //! Moves a subscription back.
 
 use chrono::{DateTime, Utc};
-use diesel::sql_types::{BigInt, Text, Timestamptz};
-use diesel_async::AsyncPgConnection;
+use diesel::sql_types::{BigInt, Text, Timestamptz, Uuid as SqlUuid};
+use diesel_async::{AsyncPgConnection, SimpleAsyncConnection};
+use uuid::Uuid;
 
 use super::Start;
 use crate::operation::{self, AdminError, begin, end, execute, load, notice};
@@ -28,8 +29,9 @@ use crate::statement::statement;
 ///
 /// # Errors
 /// [`NotKept`](AdminError::NotKept) if the log does not reach back that far (take
-/// [`Start::Earliest`] for all that is kept), [`NoSubscription`](AdminError::NoSubscription), or
-/// what the database says.
+/// [`Start::Earliest`] for all that is kept), [`MayBeForgotten`](AdminError::MayBeForgotten) if
+/// consumers' inboxes could not tell what comes again from what is new,
+/// [`NoSubscription`](AdminError::NoSubscription), or what the database says.
 ///
 /// # Cancel safety
 /// Drop the connection if the future was dropped: its transaction may still be open.
@@ -57,11 +59,35 @@ SET tick = $4, target = NULL, seq = 0, owner = NULL, leased_until = '-infinity',
     updated_at = clock_timestamp()
 FROM moved WHERE c.subscription = $5 AND c.shard = moved.shard";
 
+// As in a replay. What is older, the index by time finds without a scan of the log.
+const FORGOTTEN: &str = "\
+SELECT e.id FROM outbox.events e
+WHERE e.seq >= $1 AND e.created_at < clock_timestamp() - interval '14 days' AND substr(e.id::text, 15, 1) <> '7'
+  AND EXISTS (SELECT FROM outbox.cursors c JOIN outbox.ticks k ON k.tick = c.tick
+              WHERE c.subscription = $2 AND c.shard = e.shard AND e.seq <= k.seq_after)
+LIMIT 1";
+
+/// Refuses what would come again to inboxes that cannot tell it from what is new.
+async fn refuse_forgotten(
+    conn: &mut AsyncPgConnection,
+    name: &str,
+    asked: i64,
+) -> Result<(), AdminError> {
+    conn.batch_execute("SET LOCAL enable_seqscan = off").await?;
+    let forgotten =
+        statement::<SqlUuid>(FORGOTTEN).bind::<BigInt, _>(asked).bind::<Text, _>(name.to_owned());
+    let forgotten: Vec<Uuid> = load(conn, forgotten).await?;
+    forgotten.into_iter().next().map_or(Ok(()), |id| Err(AdminError::MayBeForgotten(id)))
+}
+
 async fn rewind_to(
     conn: &mut AsyncPgConnection,
     name: &str,
     to: Start,
 ) -> Result<DateTime<Utc>, AdminError> {
+    // Before the tick lock, which this may take too long for. What is old now was old before.
+    let asked = find_moment(conn, to).await?.asked;
+    refuse_forgotten(conn, name, asked).await?;
     operation::lock_ticks(conn).await?;
     notice(conn, name).await?;
     let moment = find_moment(conn, to).await?;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Nothing of yours is touched: it works in databases and under a stream name of its own and
-//! removes them.
+//! removes them. The services end with it, whatever ends it.
 
 mod customers;
 mod scratch;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
 
 use self::customers::Customers;
 use self::scratch::{Books, Scratch};
@@ -48,7 +49,7 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = tokio::select! {
         outcome = demo(&arguments) => outcome,
-        _ = tokio::signal::ctrl_c() => Err(anyhow!("interrupted")),
+        ended = interrupted() => ended.and(Err(anyhow!("interrupted"))),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -58,6 +59,16 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Ends in order, so that nothing is left behind.
+async fn interrupted() -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupt = tokio::signal::ctrl_c() => interrupt?,
+        _ = terminate.recv() => {}
+    }
+    Ok(())
 }
 
 /// Says whether every order was billed once.

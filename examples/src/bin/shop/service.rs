@@ -5,13 +5,22 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 use anyhow::{Context as _, Result};
+use nix::sys::signal::Signal;
+use xtask::Watchdog;
 
-/// A program next to this one, with its variables. It ends with the value.
+/// A program next to this one, with its variables. It ends with the value, and with this process
+/// however that ends.
 pub(crate) struct Service {
     program: PathBuf,
     variables: Vec<(&'static str, String)>,
-    child: Option<Child>,
+    running: Option<Running>,
     kills: u64,
+}
+
+struct Running {
+    child: Child,
+    /// Called off after the child has ended, so that it is never without one.
+    _watchdog: Watchdog,
 }
 
 impl Service {
@@ -20,7 +29,7 @@ impl Service {
             .with_file_name(format!("{name}{}", std::env::consts::EXE_SUFFIX));
         let variables =
             variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-        Ok(Self { program, variables, child: None, kills: 0 })
+        Ok(Self { program, variables, running: None, kills: 0 })
     }
 
     pub(crate) fn variable(&self, name: &str) -> String {
@@ -29,21 +38,28 @@ impl Service {
     }
 
     pub(crate) fn start(&mut self) -> Result<()> {
-        let child = Command::new(&self.program)
+        let mut child = Command::new(&self.program)
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .spawn()
             .with_context(|| {
                 format!("{} did not start; build the package's programs", self.program.display())
             })?;
-        self.child = Some(child);
+        match Watchdog::of_process(child.id(), Signal::SIGKILL) {
+            Ok(watchdog) => self.running = Some(Running { child, _watchdog: watchdog }),
+            Err(error) => {
+                child.kill()?;
+                child.wait()?;
+                return Err(error).context("no watchdog started");
+            }
+        }
         Ok(())
     }
 
     /// SIGKILL: nothing is finished, nothing is said.
     pub(crate) fn kill(&mut self) -> Result<()> {
-        if let Some(mut child) = self.child.take() {
-            child.kill()?;
-            child.wait()?;
+        if let Some(mut running) = self.running.take() {
+            running.child.kill()?;
+            running.child.wait()?;
             self.kills += 1;
         }
         Ok(())

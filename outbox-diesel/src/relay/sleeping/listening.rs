@@ -8,6 +8,7 @@ use tracing::warn;
 use uuid::Uuid;
 
 use crate::options::{RelayOptions, Wake};
+use crate::relay::health::HealthCell;
 use crate::relay::startup::Refusal;
 use crate::relay::worker::chain;
 use crate::session::{Pool, Session, SessionError};
@@ -35,6 +36,7 @@ pub(in crate::relay) struct Sleeping {
     pub(super) next_try: Option<Instant>,
     pub(super) last_drain: Option<Instant>,
     pub(super) trouble: Option<(String, Instant)>,
+    health: HealthCell,
 }
 
 pub(super) enum Stage {
@@ -61,7 +63,7 @@ impl Trial {
 }
 
 impl Sleeping {
-    pub(in crate::relay) fn new(pool: Pool, options: &RelayOptions) -> Self {
+    pub(in crate::relay) fn new(pool: Pool, options: &RelayOptions, health: HealthCell) -> Self {
         Self {
             wake: options.wake,
             source: Source::Pool(pool),
@@ -75,6 +77,7 @@ impl Sleeping {
             next_try: None,
             last_drain: None,
             trouble: None,
+            health,
         }
     }
 
@@ -146,10 +149,22 @@ impl Sleeping {
         self.listener.is_some()
     }
 
+    /// The listener has heard a trial: the relay can sleep.
+    pub(super) fn trust(&mut self) {
+        self.is_trusted = true;
+        self.trouble = None;
+        self.health.set_sleepless(None);
+        self.stage = Stage::Awake;
+    }
+
     /// Polls for now. Named once, and again after a while if it stays.
     pub(super) fn give_up(&mut self, pause: Duration, why: &str) {
         self.forget_listener();
         self.next_try = Some(Instant::now() + pause);
+        // What mends itself in a moment is nobody's business.
+        if pause > REOPEN {
+            self.health.set_sleepless(Some(why));
+        }
         let is_known = |(known, at): &(String, Instant)| known == why && at.elapsed() < REMINDER;
         if !self.trouble.as_ref().is_some_and(is_known) {
             warn!(why, "the relay cannot sleep and polls instead; it will try again");
