@@ -148,16 +148,16 @@ impl Stage {
 fn longest(mut outages: Vec<(Instant, Instant)>) -> Duration {
     outages.sort();
     let mut longest = Duration::ZERO;
-    let mut outages = outages.into_iter();
-    let Some((mut begin, mut end)) = outages.next() else { return longest };
+    let mut last = None;
     for (from, to) in outages {
-        if from > end {
-            begin = from;
-        }
-        end = end.max(to);
+        let (begin, end) = match last {
+            Some((begin, end)) if from <= end => (begin, end.max(to)),
+            _ => (from, to),
+        };
         longest = longest.max(end - begin);
+        last = Some((begin, end));
     }
-    longest.max(end - begin)
+    longest
 }
 
 /// The delay that so many of a hundred do not exceed. They are in ascending order.
