@@ -25,7 +25,7 @@ async fn an_event_that_ends_its_relays_is_named_after_the_second_one_and_not_aft
             RelayProcess::start_mortal(RELAY, "mortal", &url, &server, redis.prefix(), "poison");
         eventually(SOON, async || relay.has_ended().then_some(())).await;
         // As if the lease had run out.
-        database.sql("UPDATE outbox.cursors SET leased_until = '-infinity'");
+        database.sql("UPDATE outbox.cursors SET leased_until = clock_timestamp()");
     }
     let finding = finds(&mut conn, "relays-crash").await.expect("the third owner has counted two");
     let id: String = database.value("SELECT id::text FROM outbox.events");
