@@ -8,6 +8,9 @@ use xtask::postgres::Durability;
 use crate::servers::{self, Choice};
 use crate::{Outcome, interrupt, stage};
 
+/// The test binaries' own variable.
+const THREADS: &str = "RUST_TEST_THREADS";
+
 /// How to run the tests.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -45,6 +48,11 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
 fn cargo(arguments: &Arguments) -> Command {
     let mut command = Command::new("cargo");
     command.args(["test", "--all-features"]);
+    // Most tests mostly wait.
+    if std::env::var_os(THREADS).is_none() {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        command.env(THREADS, (2 * cores).to_string());
+    }
     let names_package = |word: &String| word == "-p" || word.starts_with("--package");
     if !arguments.cargo.iter().any(names_package) {
         command.arg("--workspace");
