@@ -26,6 +26,9 @@ pub(crate) async fn run(bench: &mut Bench) -> Outcome {
     under_relay(bench, "emit_under_relay_vs_alone", &["other"], Goal::Ratio(0.97)).await?;
     // For comparison: the relay delivers all of it, at the same time and on the same machine.
     under_relay(bench, "emit_under_delivering_relay_vs_alone", &[], Goal::None).await?;
+    if bench.wants("emit_listen_awake_vs_poll") {
+        under_listener(bench).await?;
+    }
     if bench.wants("emit_all_vs_copy") {
         against_copy(bench).await?;
     }
@@ -61,13 +64,7 @@ async fn under_relay(bench: &mut Bench, name: &str, topics: &[&str], goal: Goal)
         for side in sides(round) {
             let mut relay = None;
             if side == 0 {
-                let never = u64::MAX.to_string();
-                let url = log.database.url();
-                let mut side = Side::start(&["counting", &url, &subscription, &never]).await?;
-                side.go().await?;
-                log.wait_for_shares(&subscription, 1).await;
-                log.wait_for_settle(&subscription).await;
-                relay = Some(side);
+                relay = Some(counting(&log, &subscription, &[]).await?);
             }
             rates[usize::from(side)] = full(&log.database, Saying::Emit, TIME).await?;
             if let Some(relay) = relay {
@@ -77,6 +74,56 @@ async fn under_relay(bench: &mut Bench, name: &str, topics: &[&str], goal: Goal)
         figure.push(Round::of(rates[0], rates[1]));
     }
     bench.report(&figure);
+    Ok(())
+}
+
+/// A relay that gets this subscription and only counts.
+async fn counting(log: &Log, subscription: &str, options: &[&str]) -> Outcome<Side> {
+    let (url, never) = (log.database.url(), u64::MAX.to_string());
+    let arguments = ["counting", &url, subscription, &never];
+    let mut side = Side::start(&[&arguments, options].concat()).await?;
+    side.go().await?;
+    log.wait_for_shares(subscription, 1).await;
+    log.wait_for_settle(subscription).await;
+    Ok(side)
+}
+
+/// With the triggers of a relay that is to be woken, and awake, against one that polls. Neither has
+/// anything to deliver.
+async fn under_listener(bench: &mut Bench) -> Outcome {
+    let mut figure = Figure::new("emit_listen_awake_vs_poll", "transactions/s", Goal::Ratio(0.95));
+    let mut logs = Vec::new();
+    for options in [&["--listen"][..], &[]] {
+        let mut log = Log::new(&bench.servers, Shape::none());
+        lay_out(&log.database);
+        let subscription = log.subscribe(Start::Now, &["other"]).await?;
+        logs.push((log, subscription, options));
+    }
+    for round in 0..bench.rounds {
+        let mut rates = [0.0; 2];
+        for side in sides(round) {
+            let (log, subscription, options) = &logs[usize::from(side)];
+            let relay = counting(log, subscription, options).await?;
+            if side == 0 {
+                wait_for_triggers(log).await?;
+            }
+            rates[usize::from(side)] = full(&log.database, Saying::Emit, TIME).await?;
+            relay.end().await?;
+        }
+        figure.push(Round::of(rates[0], rates[1]));
+    }
+    bench.report(&figure);
+    Ok(())
+}
+
+async fn wait_for_triggers(log: &Log) -> Outcome {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !log.database.value::<bool>("SELECT outbox.wake_is_installed()") {
+        if Instant::now() > until {
+            return Err("the relay that is to be woken has installed no triggers".into());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     Ok(())
 }
 

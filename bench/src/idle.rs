@@ -12,20 +12,29 @@ use crate::{Bench, Outcome, process};
 const TIME: Duration = Duration::from_secs(8);
 
 pub(crate) async fn run(bench: &mut Bench) -> Outcome {
-    let most = [Goal::AtMost(60.0), Goal::AtMost(1.5)];
+    let most = [Goal::AtMost(60.0), Goal::AtMost(1.5), Goal::AtMost(2.0)];
     let figure = |name: &str, unit, goal| Figure::new(name, unit, goal);
     let mut figures = [
         figure("idle_statements_per_s", "statements/s", most[0]),
         figure("idle_cpu_percent", "% of a core", most[1]),
         figure("idle_statements_per_s_of_6_relays", "statements/s and relay", most[0]),
         figure("idle_cpu_percent_of_6_relays", "% of a core and relay", most[1]),
+        figure("asleep_statements_per_s", "statements/s", most[2]),
+        figure("asleep_cpu_percent", "% of a core", Goal::None),
+        figure("asleep_statements_per_s_of_6_relays", "statements/s and relay", most[2]),
+        figure("asleep_cpu_percent_of_6_relays", "% of a core and relay", Goal::None),
     ];
     if !figures.iter().any(|figure| bench.wants(&figure.name)) {
         return Ok(());
     }
     for _ in 0..bench.rounds {
-        for (nth, relays) in [(0, 1), (2, 6)] {
-            let (statements, cpu) = look(bench, relays).await?;
+        let asleep = &["--listen"][..];
+        for (nth, relays, options) in [(0, 1, &[][..]), (2, 6, &[]), (4, 1, asleep), (6, 6, asleep)]
+        {
+            if !figures[nth..nth + 2].iter().any(|figure| bench.wants(&figure.name)) {
+                continue;
+            }
+            let (statements, cpu) = look(bench, relays, options).await?;
             figures[nth].push(Round::alone(statements));
             figures[nth + 1].push(Round::alone(cpu));
         }
@@ -38,20 +47,23 @@ pub(crate) async fn run(bench: &mut Bench) -> Outcome {
 
 /// Statements per second and percent of a core, of relays and server together, per relay. Each of
 /// the relays' statements is a transaction of its own: these are counted.
-async fn look(bench: &Bench, relays: u32) -> Outcome<(f64, f64)> {
+async fn look(bench: &Bench, relays: u32, options: &[&str]) -> Outcome<(f64, f64)> {
     let log = Log::new(&bench.servers, Shape::none());
     let mut sides = Vec::new();
     for nth in 0..relays {
-        let mut side = log.relay("default", &format!("bench-idle-{nth}:")).await?;
+        let prefix = format!("bench-idle-{nth}:");
+        let mut side = log.relay_with("default", &prefix, options).await?;
         side.go().await?;
         sides.push(side);
     }
     log.wait_for_shares("default", sides.len()).await;
     let mut pids = process::of_server(&log.database);
     pids.extend(sides.iter().map(crate::side::Side::pid));
+    // Relays fall asleep one after another, and sessions tell what they did up to ten seconds later.
+    let rest = Duration::from_secs(if options.is_empty() { 2 } else { 12 });
     // From another database, so that looking is not counted.
     let mut outside = AsyncPgConnection::establish(&bench.servers.database).await?;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(rest).await;
 
     let before = transactions(&mut outside, log.database.name()).await?;
     let used = process::cpu_seconds(&pids);

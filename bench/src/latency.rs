@@ -28,10 +28,19 @@ const STREAM: &str = "bench-latency:a";
 
 pub(crate) async fn run(bench: &mut Bench) -> Outcome {
     at_a_steady_rate(bench).await?;
-    if bench.wants("after_idle_poll_p99_ms") {
-        let mut figure = Figure::new("after_idle_poll_p99_ms", "ms", Goal::AtMost(35.0));
+    // Longer than a relay takes to become idle, and than it takes to fall asleep.
+    let idle = Duration::from_millis(120);
+    let asleep = Duration::from_millis(500);
+    for (name, most, pause, options) in [
+        ("after_idle_poll_p99_ms", 35.0, idle, &[][..]),
+        ("after_idle_listen_p99_ms", 30.0, asleep, &["--listen"]),
+    ] {
+        if !bench.wants(name) {
+            continue;
+        }
+        let mut figure = Figure::new(name, "ms", Goal::AtMost(most));
         for _ in 0..bench.rounds {
-            figure.push(Round::alone(after_idle(bench).await?));
+            figure.push(Round::alone(after_idle(bench, pause, options).await?));
         }
         bench.report(&figure);
     }
@@ -87,7 +96,7 @@ struct Steady {
 async fn steady(bench: &Bench, relays: usize) -> Outcome<Steady> {
     let log = Log::new(&bench.servers, Shape::none());
     load::lay_out(&log.database);
-    let sides = start(&log, relays).await?;
+    let sides = start(&log, relays, &[]).await?;
     let mut conn = log.connect().await?;
     forget(&mut conn, STREAM).await?;
     log.database.sql("CHECKPOINT");
@@ -134,10 +143,10 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-async fn start(log: &Log, relays: usize) -> Outcome<Vec<Side>> {
+async fn start(log: &Log, relays: usize, options: &[&str]) -> Outcome<Vec<Side>> {
     let mut sides = Vec::new();
     for _ in 0..relays {
-        let mut side = log.relay(SUBSCRIPTION, PREFIX).await?;
+        let mut side = log.relay_with(SUBSCRIPTION, PREFIX, options).await?;
         side.go().await?;
         sides.push(side);
     }
@@ -167,21 +176,18 @@ async fn watch(mut conn: MultiplexedConnection) -> Outcome<HashMap<i64, Instant>
     }
 }
 
-/// The 99th percentile, in milliseconds, of events that come alone.
-async fn after_idle(bench: &Bench) -> Outcome<f64> {
+/// The 99th percentile, in milliseconds, of events that come alone, after a pause each.
+async fn after_idle(bench: &Bench, pause: Duration, options: &[&str]) -> Outcome<f64> {
     let log = Log::new(&bench.servers, Shape::none());
     load::lay_out(&log.database);
-    let sides = start(&log, 1).await?;
+    let sides = start(&log, 1, options).await?;
     let mut broker = log.connect().await?;
     forget(&mut broker, STREAM).await?;
     let mut conn = log.postgres().await;
     let mut latencies = Vec::new();
     for id in 1..=FIRSTS {
-        // Longer than the relay takes to become idle, and not in step with its polls.
-        tokio::time::sleep(
-            Duration::from_millis(120) + Duration::from_micros(fastrand::u64(..40_000)),
-        )
-        .await;
+        // Not in step with the relay's polls.
+        tokio::time::sleep(pause + Duration::from_micros(fastrand::u64(..40_000))).await;
         let mut reader = broker.clone();
         let reading = tokio::spawn(async move {
             let options = StreamReadOptions::default().block(30_000);

@@ -99,7 +99,8 @@ impl Log {
         self.relay_with(subscription, prefix, &[]).await
     }
 
-    async fn relay_with(
+    /// The same with options: see [`Side`].
+    pub(crate) async fn relay_with(
         &self,
         subscription: &str,
         prefix: &str,

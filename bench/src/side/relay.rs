@@ -8,9 +8,9 @@ use std::time::Duration;
 use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::AsyncDieselConnectionManager;
 use metrics_exporter_prometheus::PrometheusBuilder;
-use outbox_diesel::Relay;
 use outbox_diesel::publish::redis::RedisPublisher;
 use outbox_diesel::publish::{Batch, Publisher, Receipt};
+use outbox_diesel::{Relay, RelayOptions, Wake};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -23,13 +23,18 @@ use crate::judge::Judge;
 struct Source {
     database: String,
     subscription: String,
+    /// Woken by what is emitted, instead of polling.
+    #[arg(long)]
+    listen: bool,
 }
 
 impl Source {
     async fn relay<P: Publisher>(&self, publisher: P) -> Outcome<Relay<P>> {
         let manager = AsyncDieselConnectionManager::<AsyncPgConnection>::new(&self.database);
         let pool = bb8::Pool::builder().max_size(1).build(manager).await?;
-        Ok(Relay::builder(pool).publisher(publisher).subscription(&self.subscription))
+        let wake = if self.listen { Wake::Listen } else { Wake::Poll };
+        let relay = Relay::builder(pool).publisher(publisher).subscription(&self.subscription);
+        Ok(relay.options(RelayOptions::default().wake(wake)))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use xtask::postgres::Durability;
+use xtask::postgres::{Durability, Options};
 
 use crate::check::workspace;
 use crate::servers::{self, Choice};
@@ -29,8 +29,10 @@ pub(crate) struct Arguments {
 
 /// Builds in release and measures against servers that lose nothing that is committed.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
-    let servers =
-        stage::run("servers", || servers::provide(&arguments.servers, Durability::Full, &[]))?;
+    // As PostgreSQL has it, and as relays that are to be woken need it.
+    let options = Options::default().durability(Durability::Full);
+    let options = options.setting("max_prepared_transactions", "0");
+    let servers = stage::run("servers", || servers::provide(&arguments.servers, options, &[]))?;
     let mut build = cargo("build", "outbox-bench");
     if !stage::run("build", || interrupt::run(&mut build))?.success() || interrupt::happened() {
         return Ok(ExitCode::FAILURE);

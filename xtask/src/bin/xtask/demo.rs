@@ -4,7 +4,7 @@ use std::error::Error;
 use std::process::{Command, ExitCode};
 
 use postgres::{Client, NoTls};
-use xtask::postgres::Durability;
+use xtask::postgres::{Durability, Options};
 
 use crate::servers::{self, Choice, Servers};
 use crate::{Outcome, interrupt, stage};
@@ -34,8 +34,8 @@ pub(crate) struct Arguments {
 
 /// Builds the examples and runs them against servers that lose nothing that is committed.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
-    let servers =
-        stage::run("servers", || servers::provide(&arguments.servers, Durability::Full, &[]))?;
+    let options = Options::default().durability(Durability::Full);
+    let servers = stage::run("servers", || servers::provide(&arguments.servers, options, &[]))?;
     if !stage::run("build", || build(arguments.full))? || interrupt::happened() {
         return Ok(ExitCode::FAILURE);
     }

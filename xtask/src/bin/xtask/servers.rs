@@ -7,7 +7,7 @@ use std::process::Command;
 
 use xtask::fetch::{self, RedisRelease};
 use xtask::install::{self, Permission, Software};
-use xtask::postgres::{self, Durability, Postgres};
+use xtask::postgres::{self, Postgres};
 use xtask::programs::{self, PostgresPrograms};
 use xtask::redis::{self, Redis};
 
@@ -86,7 +86,7 @@ impl Servers {
 /// with it, but not missed.
 pub(crate) fn provide(
     choice: &Choice,
-    durability: Durability,
+    mut options: postgres::Options,
     welcome: &[Software],
 ) -> Result<Servers, Box<dyn Error>> {
     xtask::clean_leftovers()?;
@@ -107,7 +107,6 @@ pub(crate) fn provide(
     }
     ensure(choice, &needed, welcome)?;
 
-    let mut options = postgres::Options::default().durability(durability);
     if let Some(programs) = &programs.postgres {
         options = options.programs(programs.clone());
     }

@@ -3,7 +3,7 @@
 use std::process::{Command, ExitCode};
 
 use xtask::install::Software;
-use xtask::postgres::Durability;
+use xtask::postgres::{Durability, Options};
 
 use crate::servers::{self, Choice};
 use crate::{Outcome, interrupt, stage};
@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let servers = stage::run("servers", || {
         servers::provide(
             &arguments.servers,
-            Durability::None,
+            Options::default().durability(Durability::None),
             &[Software::PgBouncer, Software::Prometheus],
         )
     })?;
