@@ -8,6 +8,7 @@ DROP FUNCTION outbox.remove_wake();
 DROP FUNCTION outbox.wake_is_installed();
 DROP FUNCTION outbox.install_wake();
 DROP FUNCTION outbox.wake_relays();
+DROP FUNCTION outbox.notify_relays(bigint, text);
 DROP FUNCTION outbox.sleep_lock_key();
 DROP SEQUENCE outbox.asleep_until;
 DELETE FROM outbox.migrations WHERE version = '20261130173812';

@@ -8,8 +8,6 @@ use obix::{EventSequence, MailboxConfig};
 use peers::judge::Judge;
 use peers::{Changed, Outcome, arguments, backlog, report, wait_for_go};
 
-impl obix::OutboxPayload for Changed {}
-
 #[tokio::main]
 async fn main() -> Outcome {
     let (pool, events, aggregates) = arguments().await?;
