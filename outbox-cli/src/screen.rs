@@ -9,6 +9,9 @@ use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
+/// Tables are fitted into terminals of at least so many columns.
+const NARROWEST: u16 = 40;
+
 /// Headings.
 pub(crate) const HEAD: Style = Style::new().bold();
 /// All is well.
@@ -68,7 +71,8 @@ impl Screen {
             });
         }
         let mut table = Table::new();
-        table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+        let arrangement = arrangement(table.width());
+        table.load_preset(presets::NOTHING).set_content_arrangement(arrangement);
         table.set_header(head.iter().copied());
         for row in rows {
             table.add_row(row);
@@ -88,5 +92,26 @@ impl Screen {
         let style = ProgressStyle::with_template("{bar:40} {percent}% {msg} {elapsed}")
             .expect("the template is a constant");
         ProgressBar::new(length).with_style(style)
+    }
+}
+
+/// Terminals of containers often say that they have no columns: to fit, every letter would get a line
+/// of its own.
+fn arrangement(width: Option<u16>) -> ContentArrangement {
+    match width {
+        Some(width) if width < NARROWEST => ContentArrangement::Disabled,
+        _ => ContentArrangement::Dynamic,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_not_fitted_into_a_terminal_without_columns() {
+        assert!(matches!(arrangement(Some(0)), ContentArrangement::Disabled));
+        assert!(matches!(arrangement(Some(80)), ContentArrangement::Dynamic));
+        assert!(matches!(arrangement(None), ContentArrangement::Dynamic));
     }
 }
