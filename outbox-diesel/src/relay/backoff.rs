@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-/// Doubling pauses with jitter, from 50 ms up to 5 s.
+/// Doubling pauses with jitter, from 50 ms up to 2 s.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -13,7 +13,7 @@ pub(super) struct Backoff {
 impl Backoff {
     const BASE: Duration = Duration::from_millis(50);
     /// The longest pause.
-    pub(super) const CAP: Duration = Duration::from_secs(5);
+    pub(super) const CAP: Duration = Duration::from_secs(2);
 
     /// The next pause: between half and all of the doubled one.
     pub(super) fn next(&mut self) -> Duration {
@@ -29,7 +29,7 @@ impl Backoff {
 
     /// Whether a failure is worth a line in the log: the first ones, then about one a minute.
     pub(super) fn is_news(&self) -> bool {
-        self.failures <= 3 || self.failures.is_multiple_of(12)
+        self.failures <= 3 || self.failures.is_multiple_of(40)
     }
 }
 
