@@ -105,7 +105,6 @@ CREATE TABLE outbox.parked (
 ) WITH (autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0.05);
 COMMENT ON TABLE outbox.parked IS 'Events that failed, and those that wait behind them; all else of a subscription was delivered up to its cursors';
 COMMENT ON COLUMN outbox.parked.next_attempt_at IS 'When it is due. NULL while it waits behind an earlier event of its aggregate (held), and when dead';
-COMMENT ON COLUMN outbox.parked.error IS 'Why the last attempt failed';
 COMMENT ON COLUMN outbox.parked.dead IS 'Out of attempts: waits for an operator';
 COMMENT ON COLUMN outbox.parked.holds IS 'Later events of its aggregate wait for it, and it for earlier ones. False for an unordered event, and for a dead one that the others were to pass';
 COMMENT ON COLUMN outbox.parked.alone IS 'Tried alone, each attempt counted before it is made: relays ended when they tried it, or may have';

@@ -92,7 +92,6 @@ CREATE TABLE outbox.replay_cursors (
         REFERENCES outbox.replays (id) ON DELETE CASCADE
 ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
 COMMENT ON TABLE outbox.replay_cursors IS 'How far each shard of a replay is: moved by the shard''s owner, under its epoch';
-COMMENT ON COLUMN outbox.replay_cursors.error IS 'Why one of those that were refused was';
 COMMENT ON COLUMN outbox.replay_cursors.careful_to IS 'Written before events are sent: a relay that finds it ahead of seq has a predecessor that ended there, and sends one by one up to it';
 COMMENT ON COLUMN outbox.replay_cursors.tried IS 'The seq of the event that is tried alone';
 COMMENT ON COLUMN outbox.replay_cursors.tries IS 'How many relays in a row began to try it, and told nothing of it';

@@ -186,7 +186,6 @@ pub mod outbox {
             attempts -> Int4,
             /// When it is due. NULL while it waits behind an earlier event of its aggregate (held), and when dead
             next_attempt_at -> Nullable<Timestamptz>,
-            /// Why the last attempt failed
             error -> Nullable<Text>,
             /// Out of attempts: waits for an operator
             dead -> Bool,
@@ -237,7 +236,6 @@ pub mod outbox {
             seq -> Int8,
             sent -> Int8,
             refused -> Int8,
-            /// Why one of those that were refused was
             error -> Nullable<Text>,
             /// Written before events are sent: a relay that finds it ahead of seq has a predecessor that ended there, and sends one by one up to it
             careful_to -> Int8,

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use super::database::Database;
 use super::{Context, Verdict};
 
-pub(super) const FILE: &str = "outbox-diesel/src/schema.rs";
+const FILE: &str = "outbox-diesel/src/schema.rs";
 
 /// Prints the migrated schema as `diesel print-schema` does and compares it with the file, or
 /// writes the file with `--bless`.
