@@ -9,7 +9,8 @@ mod collect;
 
 use diesel::sql_types::{Array, BigInt, Nullable, SmallInt, Text};
 
-use self::collect::{Collect, EventColumns};
+use self::collect::Collect;
+pub(crate) use self::collect::EventColumns;
 use crate::message::{Chunk, Message};
 use crate::session::{Mode, Session, SessionError};
 use crate::snapshot::Xid;

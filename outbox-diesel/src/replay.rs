@@ -4,14 +4,12 @@
 
 use chrono::{DateTime, Utc};
 use diesel::Queryable;
-use diesel::sql_types::{
-    Array, BigInt, Bool, Integer, Json, Nullable, SmallInt, Text, Timestamptz, Uuid as SqlUuid,
-};
+use diesel::sql_types::{Array, BigInt, Bool, Integer, Nullable, SmallInt, Text, Uuid as SqlUuid};
 use uuid::Uuid;
 
 use crate::lease::Identity;
 use crate::message::{Chunk, Fields, Message};
-use crate::read::Limits;
+use crate::read::{EventColumns, Limits};
 use crate::session::{Mode, Session, SessionError};
 use crate::statement::{RawJson, statement};
 
@@ -135,21 +133,7 @@ pub(crate) async fn read(
     limits: Limits,
     chunk: &mut Chunk,
 ) -> Result<Window, SessionError> {
-    type Columns = (
-        BigInt,
-        SmallInt,
-        SqlUuid,
-        Text,
-        Text,
-        Text,
-        Text,
-        SmallInt,
-        Nullable<Text>,
-        Json,
-        Json,
-        Timestamptz,
-        Bool,
-    );
+    type Columns = EventColumns<Bool>;
     chunk.clear();
     let upto = replay.to_seq.min(replay.seq.saturating_add(WINDOW));
     let read = statement::<Columns>(READ)

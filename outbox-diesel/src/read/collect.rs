@@ -12,8 +12,8 @@ use crate::message::{Chunk, Fields};
 use crate::session::{Mode, Row, Session, SessionError};
 use crate::statement::{Statement, Walk};
 
-/// An event, and what [`Collect::size`] becomes.
-pub(super) type EventColumns = (
+/// An event, and what a read tells of it; here what [`Collect::size`] becomes.
+pub(crate) type EventColumns<Told = BigInt> = (
     BigInt,
     SmallInt,
     SqlUuid,
@@ -26,7 +26,7 @@ pub(super) type EventColumns = (
     Json,
     Json,
     Timestamptz,
-    BigInt,
+    Told,
 );
 
 /// Fills a chunk.
