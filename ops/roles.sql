@@ -78,5 +78,5 @@ GRANT EXECUTE ON FUNCTION outbox.install_wake(), outbox.fall_asleep(interval), o
 GRANT EXECUTE ON FUNCTION outbox.remove_wake() TO outbox_operator;
 
 -- What the metrics tell of the default partition. How long another role's transaction has been open,
--- they tell only to members of pg_read_all_stats.
+-- and what holds back VACUUM, they tell only to members of pg_read_all_stats.
 GRANT SELECT ON outbox.events_default TO outbox_relay;

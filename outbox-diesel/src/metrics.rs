@@ -20,6 +20,7 @@
 //! | `outbox_partitions_ahead` | gauge | partitions ahead of the sequence |
 //! | `outbox_overdue_partitions` | gauge | partitions that are older than the retention and still hold events |
 //! | `outbox_oldest_open_transaction_seconds` | gauge | age of the oldest open transaction that has emitted |
+//! | `outbox_oldest_snapshot_transactions` | gauge | how many transactions began since the oldest snapshot, transaction or replication slot that holds back `VACUUM`, whether or not it has emitted |
 //! | `outbox_notification_queue_usage` | gauge | how full the server's queue of notifications is, 0 to 1; full, it fails every commit that notifies |
 //!
 //! All but `outbox_emits_total`, which belongs to no subscription, carry the label `subscription`.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use diesel::connection::SimpleConnection as _;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use outbox_diesel::admin::{self, Events};
 use outbox_diesel::publish::{OwnedMessage, RecordingPublisher, publisher_fn};
@@ -57,6 +58,7 @@ impl Measured {
             "outbox_partitions_ahead",
             "outbox_overdue_partitions",
             "outbox_oldest_open_transaction_seconds",
+            "outbox_oldest_snapshot_transactions",
             "outbox_notification_queue_usage",
         ] {
             self.tells(gauge, f64::NAN).await;
@@ -118,6 +120,23 @@ async fn a_relay_that_is_interrupted_is_blind_until_it_works_again() {
     database.sql("ALTER SCHEMA elsewhere RENAME TO outbox");
     measured.tells("outbox_relay_up", 1.0).await;
     tokio::time::timeout(Duration::from_secs(20), relay.shutdown()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_snapshot_that_holds_back_vacuum_is_told_though_its_transaction_never_emitted() {
+    let (database, measured) = (TestDatabase::new(), Measured::new());
+    let relay = measured.relay(&database, &RecordingPublisher::default()).await;
+    let mut report = database.sync();
+    report.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM pg_class").unwrap();
+    for n in 0..500 {
+        database.insert(&n.to_string());
+    }
+    let age = || measured.value("outbox_oldest_snapshot_transactions");
+    let held = eventually(SOON * 2, async || age().filter(|age| *age >= 500.0)).await;
+    measured.tells("outbox_oldest_open_transaction_seconds", 0.0).await;
+    report.batch_execute("COMMIT").unwrap();
+    eventually(SOON * 2, async || age().filter(|age| *age < held)).await;
+    relay.shutdown().await;
 }
 
 /// Lets the blocked thread go, also when the test fails: its runtime waits for it.

@@ -157,6 +157,40 @@ async fn events_whose_time_lies_in_the_past_or_nowhere_are_delivered_in_order() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn cursors_and_relays_are_updated_in_place_so_that_no_index_grows() {
+    let database = TestDatabase::new();
+    let broker = RecordingPublisher::default();
+    let options = quick().settle_interval(Duration::from_millis(1));
+    let relay = database.relay_with(broker.clone(), options).await;
+    for n in 0..50 {
+        database.insert(&n.to_string());
+        orders(&broker, n + 1).await;
+    }
+    relay.shutdown().await;
+    wait_for_statistics(&database).await;
+    for table in ["cursors", "relays"] {
+        let told = |column: &str| {
+            database.value::<i64>(&format!(
+                "SELECT {column} FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname = '{table}'"
+            ))
+        };
+        let (all, in_place) = (told("n_tup_upd"), told("n_tup_hot_upd"));
+        assert!(all >= 2, "{table}: {all}");
+        assert!(in_place * 10 >= all * 9, "{table}: {in_place} of {all}");
+    }
+}
+
+/// A session counts what it did when it ends.
+async fn wait_for_statistics(database: &TestDatabase) {
+    eventually(SOON, async || {
+        let ended = "SELECT count(*) = 0 FROM pg_stat_activity
+                     WHERE datname = current_database() AND application_name = 'relay'";
+        database.value::<bool>(ended).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pinned_vacuum_horizon_leaves_few_dead_rows_for_the_next_claim_to_walk_over() {
     let database = TestDatabase::new();
     let broker = RecordingPublisher::default();
@@ -172,13 +206,7 @@ async fn a_pinned_vacuum_horizon_leaves_few_dead_rows_for_the_next_claim_to_walk
     orders(&broker, 3_000).await;
     relay.shutdown().await;
     let took = began.elapsed();
-    // A session counts when it ends.
-    eventually(SOON, async || {
-        let ended = "SELECT count(*) = 0 FROM pg_stat_activity
-                     WHERE datname = current_database() AND application_name = 'relay'";
-        database.value::<bool>(ended).then_some(())
-    })
-    .await;
+    wait_for_statistics(&database).await;
     let updated = database.value::<i64>(written);
     // Written by time: ten settles a second, two heartbeats, and what a start and an end write.
     let rounds = i64::try_from(took.as_millis() / 100 + took.as_millis() / 500).unwrap() + 8;

@@ -55,6 +55,11 @@ const GAUGES: &[(&str, Unit, &str)] = &[
         "Age of the oldest open transaction that has emitted",
     ),
     (
+        "outbox_oldest_snapshot_transactions",
+        Unit::Count,
+        "How many transactions began since the oldest one that VACUUM has to wait for",
+    ),
+    (
         "outbox_notification_queue_usage",
         Unit::Count,
         "How full the server's queue of notifications is, 0 to 1",

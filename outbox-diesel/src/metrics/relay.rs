@@ -42,6 +42,7 @@ struct Looks {
     ahead: Gauge,
     overdue: Gauge,
     oldest_transaction: Gauge,
+    oldest_snapshot: Gauge,
     notifications: Gauge,
 }
 
@@ -56,6 +57,7 @@ pub(crate) struct Sample {
     pub(crate) ahead: f64,
     pub(crate) overdue: f64,
     pub(crate) oldest_transaction: f64,
+    pub(crate) oldest_snapshot: f64,
     pub(crate) notifications: f64,
 }
 
@@ -69,6 +71,7 @@ impl Sample {
         ahead: f64::NAN,
         overdue: f64::NAN,
         oldest_transaction: f64::NAN,
+        oldest_snapshot: f64::NAN,
         notifications: f64::NAN,
     };
 }
@@ -95,6 +98,7 @@ impl Meter {
                 ahead: gauge!("outbox_partitions_ahead", &labels()),
                 overdue: gauge!("outbox_overdue_partitions", &labels()),
                 oldest_transaction: gauge!("outbox_oldest_open_transaction_seconds", &labels()),
+                oldest_snapshot: gauge!("outbox_oldest_snapshot_transactions", &labels()),
                 notifications: gauge!("outbox_notification_queue_usage", &labels()),
             },
             clock_ahead: Arc::default(),
@@ -148,6 +152,7 @@ impl Meter {
         looks.ahead.set(sample.ahead);
         looks.overdue.set(sample.overdue);
         looks.oldest_transaction.set(sample.oldest_transaction);
+        looks.oldest_snapshot.set(sample.oldest_snapshot);
         looks.notifications.set(sample.notifications);
     }
 

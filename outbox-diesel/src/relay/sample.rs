@@ -50,6 +50,19 @@ FROM (
       AND l.database = outbox.database_oid() AND l.mode = 'RowExclusiveLock' AND l.granted
       AND l.pid IS DISTINCT FROM pg_backend_pid()) o";
 
+// What holds back VACUUM in this database: snapshots and transactions, also of standbys that send
+// theirs, prepared transactions and replication slots. Not every role may see those of another one.
+const HORIZON: &str = "\
+SELECT coalesce(bool_or(h.hidden), false), coalesce(max(h.age), 0)::bigint
+FROM (
+    SELECT greatest(age(a.backend_xmin), age(a.backend_xid)) AS age, a.query = '<insufficient privilege>' AS hidden
+    FROM pg_stat_activity a
+    WHERE (a.datid = outbox.database_oid() OR a.backend_type = 'walsender') AND a.pid <> pg_backend_pid()
+    UNION ALL
+    SELECT age(p.transaction), false FROM pg_prepared_xacts p WHERE p.database = current_database()
+    UNION ALL
+    SELECT age(s.xmin), false FROM pg_replication_slots s) h";
+
 const NOTIFICATIONS: &str = "SELECT pg_notification_queue_usage()";
 
 #[derive(Queryable)]
@@ -104,6 +117,12 @@ impl<P: Publisher> Worker<P> {
             self.looked("looking for open transactions", transactions)?
         {
             sample.oldest_transaction = seconds;
+        }
+        let horizon = session.load(Mode::Read, statement::<(Bool, BigInt)>(HORIZON)).await;
+        if let Some((false, transactions)) =
+            self.looked("looking for what holds back VACUUM", horizon)?
+        {
+            sample.oldest_snapshot = float(transactions);
         }
         let notifications = session.load(Mode::Read, statement::<Double>(NOTIFICATIONS)).await;
         if let Some(usage) = self.looked("looking at the queue of notifications", notifications)? {
