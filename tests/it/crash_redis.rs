@@ -7,6 +7,14 @@ use xtask::redis::{Options, Persistence, Redis};
 
 const RELAY: &str = env!("CARGO_BIN_EXE_relay");
 
+/// Kills Redis under load. The relays meet its absence, each time for longer.
+async fn interrupt(scene: &Scene, server: &mut Redis, round: u64) {
+    scene.under_way().await;
+    server.kill().expect("it is ours");
+    tokio::time::sleep(Duration::from_millis(300 * round)).await;
+    server.restart().expect("it starts again");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_keeps_what_it_acknowledged_may_die_under_load() {
     let mut server = Redis::start(Options::default().persistence(Persistence::Always))
@@ -15,11 +23,7 @@ async fn a_redis_that_keeps_what_it_acknowledged_may_die_under_load() {
     let writing = scene.writers().start().await;
     let relays = [scene.relay(RELAY, "one"), scene.relay(RELAY, "two")];
     for round in 0..3 {
-        scene.under_way().await;
-        server.kill().expect("it is ours");
-        // The relays meet its absence, each time for longer.
-        tokio::time::sleep(Duration::from_millis(300 * round)).await;
-        server.restart().expect("it starts again");
+        interrupt(&scene, &mut server, round).await;
     }
     scene.under_way().await;
     let verdict = scene.end(writing, relays).await;
@@ -35,13 +39,10 @@ async fn without_scripts_redis_and_relays_may_die_and_only_repeats_come_of_it() 
         Redis::start(options.disabled("EVAL").disabled("EVALSHA")).expect("a private Redis starts");
     let scene = Scene::on(TestDatabase::new(), TestRedis::on(&server.url()));
     let writing = scene.writers().start().await;
-    let start = |name| scene.relay_without_scripts(RELAY, name);
+    let start = |name| scene.relay_with(RELAY, name, &[("RELAY_SCRIPTS", "none")]);
     let (mut mortal, lasting) = (start("mortal"), start("lasting"));
     for round in 0..3 {
-        scene.under_way().await;
-        server.kill().expect("it is ours");
-        tokio::time::sleep(Duration::from_millis(300 * round)).await;
-        server.restart().expect("it starts again");
+        interrupt(&scene, &mut server, round).await;
         scene.under_way().await;
         mortal.kill();
         mortal = start("mortal");

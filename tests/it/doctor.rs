@@ -20,9 +20,8 @@ async fn an_event_that_ends_its_relays_is_named_after_the_second_one_and_not_aft
     database.insert("poison");
     for crashes in 0..=2 {
         assert_eq!(finds(&mut conn, "relays-crash").await, None, "after {crashes} crashes");
-        let (url, server) = (database.url(), redis.url());
-        let mut relay =
-            RelayProcess::start_mortal(RELAY, "mortal", &url, &server, redis.prefix(), "poison");
+        let dies = [("RELAY_DIES_AT", "poison")];
+        let mut relay = RelayProcess::start(RELAY, "mortal", &database, &redis, &dies);
         eventually(SOON, async || relay.has_ended().then_some(())).await;
         // As if the lease had run out.
         database.sql("UPDATE outbox.cursors SET leased_until = clock_timestamp()");

@@ -13,7 +13,7 @@
 
 use std::time::{Duration, Instant};
 
-use outbox_tests::{RelayProcess, Scene, TestDatabase, TestRedis, backlog, eventually};
+use outbox_tests::{Scene, TestDatabase, TestRedis, backlog, eventually};
 use xtask::postgres::{Options, Postgres};
 use xtask::redis::Redis;
 
@@ -62,9 +62,7 @@ async fn drain(events: u32, aggregates: u32, bytes: u32) -> Footprint {
     };
     let before = wal(0);
     let started = Instant::now();
-    let (database, to) = (scene.database().url(), scene.redis().url());
-    let mut relay =
-        RelayProcess::start_with_defaults(RELAY, "drain", &database, &to, scene.redis().prefix());
+    let mut relay = scene.relay_with(RELAY, "drain", &[("RELAY_OPTIONS", "default")]);
     let wanted = usize::try_from(events).expect("a count");
     eventually(LONG, async || (scene.arrived().await >= wanted).then_some(())).await;
     let time = started.elapsed();

@@ -62,9 +62,7 @@ async fn transfer(transfers: usize) {
     let (database, redis) = (TestDatabase::new(), TestRedis::on(&server.url()));
     database.sql(TABLES);
     let began = Instant::now();
-    let start = |program, name| {
-        RelayProcess::start(program, name, &database.url(), &redis.url(), redis.prefix())
-    };
+    let start = |program, name| RelayProcess::start(program, name, &database, &redis, &[]);
     let mut relay = start(RELAY, "relay");
     let mut billing = start(CONSUMER, "billing-1");
     // Every tenth is rolled back.

@@ -28,8 +28,8 @@ impl<'a> Mortals<'a> {
     }
 
     fn spawn(database: &TestDatabase, redis: &TestRedis, nth: usize) -> RelayProcess {
-        let (url, server, prefix) = (database.url(), redis.url(), redis.prefix());
-        RelayProcess::start_mortal(RELAY, &format!("mortal-{nth}"), &url, &server, prefix, "poison")
+        let dies = [("RELAY_DIES_AT", "poison")];
+        RelayProcess::start(RELAY, &format!("mortal-{nth}"), database, redis, &dies)
     }
 
     /// Starts the next one if the last one has ended.
@@ -116,8 +116,7 @@ async fn an_event_that_ends_every_process_that_replays_it_is_left_out_and_the_re
     events.insert(20, "poison");
     emit(&database, &events);
     // The first time it did no harm.
-    let mut immortal =
-        RelayProcess::start(RELAY, "immortal", &database.url(), &redis.url(), redis.prefix());
+    let mut immortal = RelayProcess::start(RELAY, "immortal", &database, &redis, &[]);
     let settled =
         "SELECT bool_and(tick = (SELECT max(tick) FROM outbox.ticks)) FROM outbox.cursors";
     eventually(SOON, async || {

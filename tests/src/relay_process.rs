@@ -1,10 +1,11 @@
 //! [`RelayProcess`]: a relay that can really be killed.
 
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+use crate::{TestDatabase, TestRedis};
 
 /// The program `relay` of this package as a process. It ends when the value is dropped, and also
 /// when the test is killed: its standard input ends then.
@@ -15,55 +16,22 @@ pub struct RelayProcess {
 }
 
 impl RelayProcess {
-    /// Starts the program, which publishes to Redis with this prefix. The name is its `host` in
-    /// `outbox.relays`.
+    /// Starts the program between these two, with settings of its environment. The name is its `host`
+    /// in `outbox.relays`.
     ///
     /// # Panics
     /// If the program can't be started.
     #[must_use]
-    pub fn start(program: &str, name: &str, database: &str, redis: &str, prefix: &str) -> Self {
-        Self::spawn(Command::new(Path::new(program)).args([database, redis, prefix]), name)
-    }
-
-    /// The same with the options of production.
-    #[must_use]
-    pub fn start_with_defaults(
+    pub fn start(
         program: &str,
         name: &str,
-        database: &str,
-        redis: &str,
-        prefix: &str,
+        database: &TestDatabase,
+        redis: &TestRedis,
+        settings: &[(&str, &str)],
     ) -> Self {
-        let mut command = Command::new(Path::new(program));
-        Self::spawn(command.args([database, redis, prefix]).env("RELAY_OPTIONS", "default"), name)
-    }
-
-    /// The same as [`start`](Self::start), but it publishes without scripts.
-    #[must_use]
-    pub fn start_without_scripts(
-        program: &str,
-        name: &str,
-        database: &str,
-        redis: &str,
-        prefix: &str,
-    ) -> Self {
-        let mut command = Command::new(Path::new(program));
-        Self::spawn(command.args([database, redis, prefix]).env("RELAY_SCRIPTS", "none"), name)
-    }
-
-    /// The same as [`start`](Self::start), but the process ends at once when it is to publish an
-    /// event of this aggregate.
-    #[must_use]
-    pub fn start_mortal(
-        program: &str,
-        name: &str,
-        database: &str,
-        redis: &str,
-        prefix: &str,
-        aggregate: &str,
-    ) -> Self {
-        let mut command = Command::new(Path::new(program));
-        Self::spawn(command.args([database, redis, prefix]).env("RELAY_DIES_AT", aggregate), name)
+        let mut command = Command::new(program);
+        command.args([&database.url(), &redis.url(), redis.prefix()]);
+        Self::spawn(command.envs(settings.iter().copied()), name)
     }
 
     /// Whether it has ended, for whatever reason.

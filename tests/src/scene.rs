@@ -50,15 +50,13 @@ impl Scene {
     /// Starts the program as a relay between the two.
     #[must_use]
     pub fn relay(&self, program: &str, name: &str) -> RelayProcess {
-        let (database, redis) = (self.database.url(), self.redis.url());
-        RelayProcess::start(program, name, &database, &redis, self.redis.prefix())
+        self.relay_with(program, name, &[])
     }
 
-    /// The same, publishing without scripts.
+    /// The same, with settings of its environment.
     #[must_use]
-    pub fn relay_without_scripts(&self, program: &str, name: &str) -> RelayProcess {
-        let (database, redis) = (self.database.url(), self.redis.url());
-        RelayProcess::start_without_scripts(program, name, &database, &redis, self.redis.prefix())
+    pub fn relay_with(&self, program: &str, name: &str, settings: &[(&str, &str)]) -> RelayProcess {
+        RelayProcess::start(program, name, &self.database, &self.redis, settings)
     }
 
     /// How many shards the relay of this name leases.
@@ -104,16 +102,7 @@ impl Scene {
         writing: Writing,
         relays: impl IntoIterator<Item = RelayProcess>,
     ) -> Verdict {
-        let seed = writing.seed();
-        writing.stop().await;
-        let all = tokio::time::timeout(ALL / 2, self.all_arrived()).await;
-        for mut relay in relays {
-            relay.stop();
-        }
-        let verdict = self.verdict().await;
-        verdict.assert_clean(seed);
-        all.unwrap_or_else(|_| panic!("OUTBOX_SEED={seed}: did not come to an end: {verdict}"));
-        verdict
+        self.close(writing, relays, self.all_arrived(), Verdict::clone).await
     }
 
     /// The same for a broker that tells no repeats. They are no fault; among the first arrivals
@@ -126,15 +115,26 @@ impl Scene {
         writing: Writing,
         relays: impl IntoIterator<Item = RelayProcess>,
     ) -> Verdict {
+        let none_is_missing = async || (self.verdict().await.lost == 0).then_some(());
+        let all = eventually(ALL, none_is_missing);
+        self.close(writing, relays, all, Verdict::at_least_once).await
+    }
+
+    async fn close(
+        &self,
+        writing: Writing,
+        relays: impl IntoIterator<Item = RelayProcess>,
+        all: impl Future<Output = ()>,
+        promised: fn(&Verdict) -> Verdict,
+    ) -> Verdict {
         let seed = writing.seed();
         writing.stop().await;
-        let all = async || (self.verdict().await.lost == 0).then_some(());
-        let all = tokio::time::timeout(ALL / 2, eventually(ALL, all)).await;
+        let all = tokio::time::timeout(ALL / 2, all).await;
         for mut relay in relays {
             relay.stop();
         }
         let verdict = self.verdict().await;
-        verdict.at_least_once().assert_clean(seed);
+        promised(&verdict).assert_clean(seed);
         all.unwrap_or_else(|_| panic!("OUTBOX_SEED={seed}: did not come to an end: {verdict}"));
         verdict
     }

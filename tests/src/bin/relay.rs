@@ -1,7 +1,7 @@
 //! A relay on its own: `relay <database url> <redis url> <stream prefix>`. Ends in order when its
 //! standard input does. `RELAY_OPTIONS=default` takes the options of production, `forgetful` keeps
-//! nothing; else the tests' quick ones. `RELAY_SCRIPTS=none` publishes without scripts. The process ends at once when it is to publish an event of
-//! the aggregate `RELAY_DIES_AT`.
+//! nothing; else the tests' quick ones. `RELAY_SCRIPTS=none` publishes without scripts. The process ends
+//! at once when it is to publish an event of the aggregate `RELAY_DIES_AT`.
 
 use std::io::Read as _;
 
