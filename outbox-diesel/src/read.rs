@@ -100,12 +100,13 @@ CROSS JOIN LATERAL (SELECT FROM outbox.events e
                     WHERE e.xid = x.xid AND e.seq > $9 AND e.seq <= $10
                     LIMIT 1) e";
 
-/// Prepares the reading of a diff.
+/// Prepares the reading of a diff. The floor of its earlier tick is looked up unless it is known.
 pub(crate) async fn open(
     session: &mut Session,
     from: Tick,
     to: Tick,
     topics: Option<Vec<String>>,
+    floor: Option<i64>,
 ) -> Result<Diff, SessionError> {
     let listed: Vec<Xid> =
         from.snapshot.in_progress().iter().copied().filter(|xid| to.snapshot.sees(*xid)).collect();
@@ -114,9 +115,10 @@ pub(crate) async fn open(
         let stragglers = Stragglers { xids: Vec::new(), floor: from.seq_before };
         return Ok(Diff { from, to, topics, stragglers });
     }
-    let floor = statement::<BigInt>(FLOOR).bind::<Xid8, _>(from.snapshot.xmin());
-    let floor: Vec<i64> = session.load(Mode::Read, floor).await?;
-    let floor = floor.first().copied().unwrap_or(0);
+    let floor = match floor {
+        Some(floor) => floor,
+        None => find_floor(session, &from).await?,
+    };
     let mut xids: Vec<Xid> = session
         .load(
             Mode::Read,
@@ -136,6 +138,12 @@ pub(crate) async fn open(
     xids.retain(|xid| to.snapshot.sees(*xid));
     let stragglers = Stragglers { xids, floor };
     Ok(Diff { from, to, topics, stragglers })
+}
+
+async fn find_floor(session: &mut Session, from: &Tick) -> Result<i64, SessionError> {
+    let floor = statement::<BigInt>(FLOOR).bind::<Xid8, _>(from.snapshot.xmin());
+    let floor: Vec<i64> = session.load(Mode::Read, floor).await?;
+    Ok(floor.first().copied().unwrap_or(0))
 }
 
 // How large a value is unpacked, as it travels.

@@ -104,7 +104,7 @@ impl Tail {
     async fn look(&mut self) -> Result<(), SessionError> {
         let poll = tick::poll(&mut self.session, self.last.id).await?;
         if let Some(to) = poll.ahead.into_iter().next() {
-            let diff = read::open(&mut self.session, self.last.clone(), to, None).await?;
+            let diff = read::open(&mut self.session, self.last.clone(), to, None, None).await?;
             self.reading = Some((diff, 0));
             return Ok(());
         }

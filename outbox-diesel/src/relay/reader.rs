@@ -53,6 +53,8 @@ pub(super) struct Reader {
     /// The newest filter of any subscription when they were read.
     newest_filter: i64,
     newest: i64,
+    /// The floor of the newest tick, and of the one that was newest before: the next diff begins there.
+    floors: [(i64, i64); 2],
     /// When a poll first showed the newest tick.
     pub(super) newest_seen: Option<Instant>,
     /// How many events to ask for, if fewer than are allowed: see [`events_to_ask_for`].
@@ -62,7 +64,13 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(subscription: String) -> Self {
-        Self { subscription, filters_at: -1, newest_filter: -1, ..Self::default() }
+        Self {
+            subscription,
+            filters_at: -1,
+            newest_filter: -1,
+            floors: [(-1, 0); 2],
+            ..Self::default()
+        }
     }
 
     /// Reads the topic filters again before it opens another diff.
@@ -158,6 +166,7 @@ impl Reader {
             self.filters_at = poll.newest.id;
             if self.newest != poll.newest.id {
                 self.newest = poll.newest.id;
+                self.floors = [(poll.newest.id, poll.floor), self.floors[0]];
                 self.newest_seen = Some(Instant::now());
             }
             if poll.ahead.is_empty() {
@@ -180,7 +189,8 @@ impl Reader {
             _ => tick::find(session, tick).await?.ok_or_else(missing)?,
         };
         let topics = self.topics(&from);
-        Ok(Ok(read::open(session, from, to, topics).await?))
+        let floor = self.floors.iter().find(|(tick, _)| *tick == from.id).map(|(_, floor)| *floor);
+        Ok(Ok(read::open(session, from, to, topics, floor).await?))
     }
 
     /// A filter commits with its tick, so that who has seen the tick sees the filter.

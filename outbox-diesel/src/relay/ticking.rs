@@ -14,6 +14,8 @@ use crate::tick;
 
 /// At most 200 ticks a second: each costs a transaction id and a flush.
 const PAUSE: Duration = Duration::from_millis(5);
+/// How late tokio's timers are on average: they are precise to a millisecond, rounded up.
+const LATE: Duration = Duration::from_micros(500);
 /// While there is a backlog, or the broker is away, the timeline goes on at this pace.
 pub(super) const PACE: Duration = Duration::from_millis(500);
 
@@ -27,9 +29,9 @@ impl<P: Publisher> Worker<P> {
     }
 
     async fn take_tick(&mut self, session: &mut Session) -> Result<(), SessionError> {
-        tick::take(session).instrument(debug_span!("tick")).await?;
+        // From its start: the pace is that of the ticks, however long one takes.
         self.clocks.tick = Some(Instant::now());
-        Ok(())
+        tick::take(session).instrument(debug_span!("tick")).await
     }
 
     /// Nothing to read: tick if that would show something, else wait a little.
@@ -50,7 +52,7 @@ impl<P: Publisher> Worker<P> {
         // Ticks that brought nothing were for others: they, too, are asked for ever less often.
         let wait = pause.max(PAUSE);
         if let Some(wait) = self.last_tick().and_then(|last| wait.checked_sub(last.elapsed())) {
-            pause_for(wait, cancelled).await;
+            pause_for(wait.saturating_sub(LATE), cancelled).await;
             if self.has_company() {
                 // Look again: one of them may have taken the tick meanwhile.
                 return Ok(());
