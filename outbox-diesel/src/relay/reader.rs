@@ -53,8 +53,9 @@ pub(super) struct Reader {
     /// The newest filter of any subscription when they were read.
     newest_filter: i64,
     newest: i64,
-    /// The floor of the newest tick, and of the one that was newest before: the next diff begins there.
-    floors: [(i64, i64); 2],
+    /// The newest tick with its mark and its floor, and the one that was newest before: the next diff
+    /// begins there.
+    floors: [(i64, i64, i64); 2],
     /// When a poll first showed the newest tick.
     pub(super) newest_seen: Option<Instant>,
     /// How many events to ask for, if fewer than are allowed: see [`events_to_ask_for`].
@@ -68,7 +69,7 @@ impl Reader {
             subscription,
             filters_at: -1,
             newest_filter: -1,
-            floors: [(-1, 0); 2],
+            floors: [(-1, 0, 0); 2],
             ..Self::default()
         }
     }
@@ -166,7 +167,8 @@ impl Reader {
             self.filters_at = poll.newest.id;
             if self.newest != poll.newest.id {
                 self.newest = poll.newest.id;
-                self.floors = [(poll.newest.id, poll.floor), self.floors[0]];
+                let Tick { id, mark, .. } = poll.newest;
+                self.floors = [(id, mark, poll.floor), self.floors[0]];
                 self.newest_seen = Some(Instant::now());
             }
             if poll.ahead.is_empty() {
@@ -189,7 +191,8 @@ impl Reader {
             _ => tick::find(session, tick).await?.ok_or_else(missing)?,
         };
         let topics = self.topics(&from);
-        let floor = self.floors.iter().find(|(tick, _)| *tick == from.id).map(|(_, floor)| *floor);
+        let of_it = |(tick, mark, _): &&(i64, i64, i64)| (*tick, *mark) == (from.id, from.mark);
+        let floor = self.floors.iter().find(of_it).map(|(_, _, floor)| *floor);
         Ok(Ok(read::open(session, from, to, topics, floor).await?))
     }
 
