@@ -176,7 +176,9 @@ async fn cursors_and_relays_are_updated_in_place_so_that_no_index_grows() {
         };
         let (all, in_place) = (told("n_tup_upd"), told("n_tup_hot_upd"));
         assert!(all >= 2, "{table}: {all}");
-        assert!(in_place * 10 >= all * 9, "{table}: {in_place} of {all}");
+        // All of them, unless somebody's snapshot still needs the old rows. None, with an index on a
+        // column that they change.
+        assert!(in_place * 2 >= all, "{table}: {in_place} of {all}");
     }
 }
 
