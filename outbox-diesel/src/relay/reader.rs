@@ -37,6 +37,15 @@ pub(super) struct Reading {
     pub(super) ends_diff: bool,
 }
 
+/// Below it lies no event of a transaction that was in flight at the tick.
+#[derive(Debug, Clone, Copy)]
+struct Floor {
+    tick: i64,
+    /// An id may come again after the database went back in time.
+    mark: i64,
+    seq: i64,
+}
+
 /// Reads ahead of what was delivered, by one chunk.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
@@ -53,9 +62,8 @@ pub(super) struct Reader {
     /// The newest filter of any subscription when they were read.
     newest_filter: i64,
     newest: i64,
-    /// The newest tick with its mark and its floor, and the one that was newest before: the next diff
-    /// begins there.
-    floors: [(i64, i64, i64); 2],
+    /// Of the newest tick, and of the one that was newest before: the next diff begins there.
+    floors: [Option<Floor>; 2],
     /// When a poll first showed the newest tick.
     pub(super) newest_seen: Option<Instant>,
     /// How many events to ask for, if fewer than are allowed: see [`events_to_ask_for`].
@@ -65,13 +73,7 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(subscription: String) -> Self {
-        Self {
-            subscription,
-            filters_at: -1,
-            newest_filter: -1,
-            floors: [(-1, 0, 0); 2],
-            ..Self::default()
-        }
+        Self { subscription, filters_at: -1, newest_filter: -1, ..Self::default() }
     }
 
     /// Reads the topic filters again before it opens another diff.
@@ -168,7 +170,7 @@ impl Reader {
             if self.newest != poll.newest.id {
                 self.newest = poll.newest.id;
                 let Tick { id, mark, .. } = poll.newest;
-                self.floors = [(id, mark, poll.floor), self.floors[0]];
+                self.floors = [Some(Floor { tick: id, mark, seq: poll.floor }), self.floors[0]];
                 self.newest_seen = Some(Instant::now());
             }
             if poll.ahead.is_empty() {
@@ -191,8 +193,9 @@ impl Reader {
             _ => tick::find(session, tick).await?.ok_or_else(missing)?,
         };
         let topics = self.topics(&from);
-        let of_it = |(tick, mark, _): &&(i64, i64, i64)| (*tick, *mark) == (from.id, from.mark);
-        let floor = self.floors.iter().find(of_it).map(|(_, _, floor)| *floor);
+        let mut known = self.floors.iter().flatten();
+        let floor = known.find(|floor| (floor.tick, floor.mark) == (from.id, from.mark));
+        let floor = floor.map(|floor| floor.seq);
         Ok(Ok(read::open(session, from, to, topics, floor).await?))
     }
 
